@@ -1,0 +1,71 @@
+"""What one incarnation is told: `trials/ID/INCARNATION/launch.json`, mode 0600, written by the driver before the
+launch, read by the node supervisors (who start the ranks) and by rank 0's runtime. Seen by `launch`, `runtime`
+and `driver`; depends on nothing but msgspec.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class LaunchNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of the incarnation on one node. Its ranks are first_rank .. first_rank + len(gpus) - 1."""
+
+    node: str
+    gpus: tuple[str, ...]
+    """Indices, as strings, in the list of GPUs that the job holds on that node."""
+    cores: tuple[int, ...]
+    memory_mb: int | None
+    first_rank: int
+    job_gpus: tuple[str, ...]
+    """All GPUs that the job holds there, to map indices through what the step shows."""
+
+
+class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to reach the driver. Key files, not keys: nothing secret is in argv or the environment."""
+
+    endpoints: tuple[str, ...]
+    """Such as "tcp://10.77.0.1:23456"; the first that answers is used."""
+    server_key_file: str
+    client_key_file: str
+    """zmq.auth certificate with the secret key, mode 0600."""
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    trial_id: int
+    incarnation: int
+    config: dict[str, Any]
+    command: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    """[trial] env of the experiment file."""
+    nodes: tuple[LaunchNode, ...]
+    master_addr: str
+    master_port: int
+    channel: Channel
+    run_dir: str
+    """Absolute."""
+    metric: str
+    mode: str
+    max_iterations: int
+    seed: int
+    restore: str | None
+    """Absolute path of the checkpoint to go on from; None: from scratch."""
+    restore_iteration: int
+    wrap: tuple[str, ...] = ()
+    invented_gpus: bool = False
+    """A CPU machine plays GPUs: do not set CUDA_VISIBLE_DEVICES."""
+    verdict_wait_min_s: float = 0.2
+    verdict_wait_max_s: float = 5.0
+    checkpoint_budget: float = 0.05
+    """Save after a report when the save costs less than this share of the training since the last one."""
+    group_timeout_s: float = 600.0
+    driver_lost_s: float = 60.0
+    heartbeat_s: float = 1.0
+    save_on_exit_s: float = 60.0
+
+    @property
+    def world_size(self) -> int:
+        return sum(len(node.gpus) for node in self.nodes)

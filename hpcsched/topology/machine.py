@@ -1,0 +1,125 @@
+"""What the driver knows of the machine: nodes, atoms, placements. Values only.
+
+An *atom* is ``gpus_per_atom`` GPUs of one node with their share of its cores and memory: the smallest
+thing that is handed out. GPU ids are strings (an index in the list of GPUs that the job holds on the node,
+in PCI order); core ids are the node's own numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+AtomId = NewType("AtomId", int)
+"""Position of an atom in ``Machine.atoms``; 0 .. num_atoms - 1."""
+
+
+class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One node of the allocation, as far as the job may use it."""
+
+    name: str
+    gpus: tuple[str, ...]
+    cores: tuple[int, ...]
+    memory_mb: int | None = None
+    """Memory of the job on this node; None where the site does not count it."""
+    switches: tuple[str, ...] = ()
+    """Switches from the spine down to the leaf, such as ("spine", "leaf1"); empty where unknown."""
+    islands: tuple[tuple[str, ...], ...] = ()
+    """GPUs best linked to each other (NVLink islands); empty where unknown: the node is one island."""
+    address: str | None = None
+    """Address that other nodes reach it by; None: its name."""
+
+
+class Atom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The smallest thing handed out: GPUs of one node, with their share of cores and memory."""
+
+    atom_id: AtomId
+    node: str
+    gpus: tuple[str, ...]
+    cores: tuple[int, ...]
+    memory_mb: int | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All nodes and atoms of one allocation. ``atoms[i].atom_id == i``; atoms of a node are adjacent."""
+
+    nodes: tuple[Node, ...]
+    atoms: tuple[Atom, ...]
+    gpus_per_atom: int = 1
+    source: str = ""
+    """Which rule gave the number of GPUs, for `hpcsched check`."""
+
+
+class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of a placement on one node. Ranks are numbered share after share, GPU after GPU."""
+
+    node: str
+    gpus: tuple[str, ...]
+    cores: tuple[int, ...]
+    memory_mb: int | None = None
+
+
+class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which atoms a trial holds, and why these. One rank a GPU: world_size = num_gpus."""
+
+    atoms: tuple[AtomId, ...]
+    because: str = ""
+
+
+def shares_of(machine: Machine, placement: Placement) -> tuple[NodeShare, ...]:
+    """The placement by node, nodes in the machine's order, atoms of a node in atom order."""
+    by_node: dict[str, list[Atom]] = {}
+    for atom_id in sorted(placement.atoms):
+        atom = machine.atoms[atom_id]
+        by_node.setdefault(atom.node, []).append(atom)
+    return tuple(
+        NodeShare(
+            node=node,
+            gpus=tuple(gpu for atom in atoms for gpu in atom.gpus),
+            cores=tuple(sorted({core for atom in atoms for core in atom.cores})),
+            memory_mb=None
+            if any(atom.memory_mb is None for atom in atoms)
+            else sum(atom.memory_mb or 0 for atom in atoms),
+        )
+        for node, atoms in by_node.items()
+    )
+
+
+def atoms_of_nodes(nodes: tuple[Node, ...], gpus_per_atom: int, *, source: str = "") -> Machine:
+    """Cut each node's GPUs into atoms, islands first; cores and memory are shared out evenly.
+
+    GPUs that do not fill an atom are left unused. Where a node has fewer cores than atoms, atoms share cores.
+    """
+    atoms: list[Atom] = []
+    for node in nodes:
+        islands = node.islands or (node.gpus,)
+        groups = [
+            island[i : i + gpus_per_atom]
+            for island in islands
+            for i in range(0, len(island) - gpus_per_atom + 1, gpus_per_atom)
+        ]
+        used = {gpu for group in groups for gpu in group}
+        rest = [gpu for gpu in node.gpus if gpu not in used]
+        groups += [
+            tuple(rest[i : i + gpus_per_atom]) for i in range(0, len(rest) - gpus_per_atom + 1, gpus_per_atom)
+        ]
+        for number, gpus in enumerate(groups):
+            atoms.append(
+                Atom(
+                    atom_id=AtomId(len(atoms)),
+                    node=node.name,
+                    gpus=tuple(gpus),
+                    cores=_share(node.cores, number, len(groups)),
+                    memory_mb=None if node.memory_mb is None else node.memory_mb // len(groups),
+                )
+            )
+    return Machine(nodes=nodes, atoms=tuple(atoms), gpus_per_atom=gpus_per_atom, source=source)
+
+
+def _share(cores: tuple[int, ...], number: int, num_shares: int) -> tuple[int, ...]:
+    if len(cores) < num_shares:
+        return (cores[number % len(cores)],) if cores else ()
+    first = number * len(cores) // num_shares
+    last = (number + 1) * len(cores) // num_shares
+    return cores[first:last]
