@@ -44,6 +44,8 @@ class Report(_Message, frozen=True, tag="report"):
     time_this_iter_s: float
     extra: dict[str, float] = {}
     """Throughput, data-wait share and the like."""
+    problems: dict[str, str] = {}
+    """Metric name -> "nan", "inf" or "-inf" for each that is None in `metrics`."""
 
 
 class SavedCheckpoint(_Message, frozen=True, tag="saved"):
