@@ -16,20 +16,31 @@ from hpcsched.core.settings import PolicySettings, ScalingSettings
 
 
 class Uniform(msgspec.Struct, frozen=True, tag="uniform"):
+    """Any number from low to high, each as likely."""
+
     low: float
     high: float
+    num: int | None = None
+    """Points of a grid, ends included; for sampler "grid" only."""
 
 
 class LogUniform(msgspec.Struct, frozen=True, tag="log_uniform"):
+    """Any number from low (above 0) to high, each order of magnitude as likely."""
+
     low: float
     high: float
+    num: int | None = None
 
 
 class Integer(msgspec.Struct, frozen=True, tag="integer"):
+    """A whole number from low to high, both included."""
+
     low: int
     high: int
-    """Included."""
     log: bool = False
+    """Each order of magnitude as likely; low is at least 1."""
+    num: int | None = None
+    """Points of a grid; None: every number."""
 
 
 class Choice(msgspec.Struct, frozen=True, tag="choice"):

@@ -1,0 +1,36 @@
+"""The table of commands: where each lives, and one line about it. Nothing is imported until a command is called."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Command(msgspec.Struct, frozen=True):
+    where: str
+    """"module:name" of a plain function with typer's annotations, or of a typer.Typer.
+
+    A function returns None (exit code 0) or an exit code, and raises HpcschedError for what it cannot do."""
+    help: str
+
+
+COMMANDS: dict[str, Command] = {
+    "init": Command("hpcsched.cli.init:command", "Write a commented experiment file."),
+    "check": Command(
+        "hpcsched.cli.check:command", "Print what an experiment file would run; starts nothing."
+    ),
+    "run": Command("hpcsched.cli.run:command", "Run an experiment until its deadline."),
+    "status": Command("hpcsched.cli.status:command", "Show how far a run is and its best trial."),
+    "explain": Command(
+        "hpcsched.cli.explain:command", "Say why a trial waits, was paused, resized or stopped."
+    ),
+    "logs": Command("hpcsched.cli.logs:command", "Print what the ranks of a trial wrote."),
+    "report": Command("hpcsched.cli.report:command", "Write figures and a page about a run."),
+    "replay": Command(
+        "hpcsched.cli.replay:command", "Feed a run's events through the core; demand equal actions."
+    ),
+    "simulate": Command("hpcsched.cli.simulate:command", "Run an experiment file in simulated time."),
+    "machine": Command(
+        "hpcsched.cli.machine:command", "Print nodes, GPUs, cores, switches and atoms as read."
+    ),
+}
+"""In the order of the help."""
