@@ -1,0 +1,64 @@
+"""`hpcsched run`: run an experiment to its deadline, or go on with one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+class LauncherChoice(StrEnum):
+    AUTO = "auto"
+    LOCAL = "local"
+    SRUN = "srun"
+
+
+def command(
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The experiment file; with --resume also a run folder.")
+    ],
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--run-dir", help="Where the run keeps everything; default: runs/NAME-DATE beside the file."
+        ),
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help='In place of the file\'s deadline: "90s", "2h30m" or a clock time "17:30".'),
+    ] = None,
+    launcher: Annotated[
+        LauncherChoice | None,
+        typer.Option(help="auto: srun inside a Slurm allocation, else this machine."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder.")] = False,
+) -> None:
+    """Run an experiment to its deadline; the best model then stands in the run folder's best/.
+
+    Exit code 0: a best model stands. 1: the experiment failed. 2: the input is wrong and nothing was started.
+    75: suspended, go on with --resume.
+    """
+    from hpcsched.driver.ending import ending
+    from hpcsched.driver.life import Request, run_experiment
+
+    overrides: dict[str, Any] = {}
+    if deadline is not None:
+        overrides["experiment.deadline"] = deadline
+    if launcher is not None:
+        overrides["launcher.kind"] = launcher.value
+    request = Request(target=target, run_dir=run_dir, overrides=overrides, resume=resume)
+    result = run_experiment(request, environ=os.environ, argv=tuple(sys.argv))
+    sys.stdout.write(ending(result, width=_width()))
+    sys.stdout.flush()
+    raise typer.Exit(result.exit_code)
+
+
+def _width() -> int:
+    try:
+        return max(60, min(160, os.get_terminal_size(sys.stdout.fileno()).columns))
+    except OSError:
+        return 100

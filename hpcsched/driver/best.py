@@ -1,0 +1,63 @@
+"""`best/`: the best complete checkpoint, always whole.
+
+`best` is a symbolic link to a folder beside it; a new best is made complete under a new name and the link is
+replaced by one rename, so that whoever looks sees the old best or the new one, never a mixture or nothing.
+Files are hard links where the file system has them (no second copy of a large model), else copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hpcsched.runfolder import RunFolder
+
+
+def publish_best(folder: RunFolder, checkpoint: Path, facts: dict[str, Any]) -> None:
+    """Make `best/` hold this checkpoint: `checkpoint/` (all its files), `model.pt`, `best.json`.
+
+    Publishing the same checkpoint again changes nothing but `best.json`'s place. Raises OSError (disk full, ...):
+    the old best then still stands.
+    """
+    name = f".best-{facts['trial_id']}-{facts['incarnation']}-{facts['training_iteration']}"
+    target = folder.root / name
+    if not (target / "best.json").exists():
+        fresh = folder.root / f"{name}.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        (fresh / "checkpoint").mkdir(parents=True)
+        for source in sorted(checkpoint.rglob("*")):
+            destination = fresh / "checkpoint" / source.relative_to(checkpoint)
+            if source.is_dir():
+                destination.mkdir(parents=True, exist_ok=True)
+            else:
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                _link_or_copy(source, destination)
+        model = checkpoint / "model.pt"
+        if model.exists():
+            _link_or_copy(model, fresh / "model.pt")
+        with (fresh / "best.json").open("w") as file:
+            json.dump(facts, file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        shutil.rmtree(target, ignore_errors=True)
+        fresh.rename(target)
+    link = folder.root / ".best.link"
+    with contextlib.suppress(FileNotFoundError):
+        link.unlink()
+    link.symlink_to(name)
+    link.rename(folder.best)
+    for old in folder.root.glob(".best-*"):
+        if old.name != name:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _link_or_copy(source: Path, destination: Path) -> None:
+    try:
+        os.link(source, destination)
+    except OSError:  # no hard links here (other device, file system without them): a copy is as good
+        shutil.copy2(source, destination)

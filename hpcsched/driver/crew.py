@@ -1,0 +1,508 @@
+"""The supervisors and rank 0 of one incarnation, as the driver knows them. Pure: no sockets, no clock.
+
+Theory. An incarnation is alive from StartTrial until one `TrialExited` (or `LaunchRefused`) has been given to the
+core. What ends it can arrive in any order and from several sides: rank 0's goodbye, exits told by supervisors, a
+supervisor's goodbye, the end of an srun, silence. So the crew collects facts and closes when *every node is
+settled*: its supervisor said goodbye (all ranks proven gone), or the launcher proved the step gone, or the node is
+silent and the others are settled. Whatever is heard first of a failure makes the crew end everybody at once: the
+survivors sit in a collective and would wait for ever. The first cause names the outcome.
+
+Inputs are methods; each returns the effects: core events, messages to send, whether the launcher shall kill.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from hpcsched import wire
+from hpcsched.core import events as ev
+from hpcsched.core.enums import Outcome
+from hpcsched.core.ids import Incarnation, TrialId
+from hpcsched.launchspec import LaunchSpec
+from hpcsched.topology.machine import AtomId
+
+SILENT_AFTER_S = 5.0
+"""A supervisor not heard of for so long is lost (design: heartbeat 1 s, lost after 5 s)."""
+ESCALATE_AFTER_S = 2.0
+"""From telling supervisors to kill until the launcher kills the steps."""
+SETTLE_LIMIT_S = 10.0
+"""Longest wait for the other nodes after a node was lost; then theirs count as unproven, too."""
+
+
+def rank_peer(trial_id: int, incarnation: int) -> str:
+    return f"{trial_id}.{incarnation}.rank0"
+
+
+def supervisor_peer(trial_id: int, incarnation: int, node: str) -> str:
+    return f"{trial_id}.{incarnation}.sup.{node}"
+
+
+class Effects(msgspec.Struct):
+    """What has to be done after an input."""
+
+    events: list[ev.Event] = msgspec.field(default_factory=list)
+    sends: list[tuple[str, wire.FromDriver]] = msgspec.field(default_factory=list)
+    kill_steps: bool = False
+    """The launcher shall end what is left of this incarnation."""
+    reply_to: int | None = None
+    """A Report with this `seq` waits for its Reply until the core has judged it and the log is durable."""
+    notes: list[str] = msgspec.field(default_factory=list)
+    """Facts for the log that are no events."""
+    extra: dict[str, float | None] | None = None
+    """All metrics of a report, for the log."""
+
+
+class NodeState(enum.Enum):
+    EXPECTED = "expected"
+    """Launched, not heard of yet."""
+    PRESENT = "present"
+    SILENT = "silent"
+    GONE = "gone"
+    """Proven: nothing of this incarnation runs there."""
+
+
+class _Node(msgspec.Struct):
+    name: str
+    ranks: range
+    atoms: tuple[AtomId, ...]
+    state: NodeState = NodeState.EXPECTED
+    heard_at: float = 0.0
+    exits: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+class Crew:
+    """Facts about one incarnation; `closed` once its end has been told to the core."""
+
+    def __init__(
+        self, spec: LaunchSpec, atoms_of_node: Callable[[str], tuple[AtomId, ...]], *, started_at: float
+    ) -> None:
+        self.spec = spec
+        self.trial_id = TrialId(spec.trial_id)
+        self.incarnation = Incarnation(spec.incarnation)
+        self.started_at = started_at
+        self.closed = False
+        self.leave_reason: str | None = None
+        self.rank_present = False
+        self.last_iteration = spec.restore_iteration
+        self._num_reports = 0
+        self._last_seq = 0
+        self._reported_metric = False
+        self._nodes = {
+            node.node: _Node(
+                name=node.node,
+                ranks=range(node.first_rank, node.first_rank + len(node.gpus)),
+                atoms=atoms_of_node(node.node),
+                heard_at=started_at,
+            )
+            for node in spec.nodes
+        }
+        self._outcome: Outcome | None = None
+        self._why = ""
+        self._refused: tuple[float, str] | None = None
+        self._leaving: wire.Leaving | None = None
+        self._ended_at: float | None = None
+        self._escalated = False
+
+    # ---- what the core wants
+
+    def preempt(self, reason: str) -> Effects:
+        """PreemptTrial: told at once where rank 0 is known, else at first contact."""
+        effects = Effects()
+        self.leave_reason = reason
+        if self.rank_present and not self.closed:
+            effects.sends.append((self.rank_peer, wire.LeaveOrder(self.trial_id, self.incarnation, reason)))
+        return effects
+
+    def kill(self, now: float, why: str) -> Effects:
+        """KillTrial."""
+        return self._end(now, Outcome.KILLED, why)
+
+    # ---- what supervisors and rank 0 say
+
+    @property
+    def rank_peer(self) -> str:
+        return rank_peer(self.trial_id, self.incarnation)
+
+    def heard(self, message: wire.ToDriver, now: float) -> Effects:
+        """Any message of this incarnation."""
+        if self.closed:
+            return self._heard_after_the_end(message, now)
+        match message:
+            case wire.SupervisorHello(node=name):
+                return self._hello(name, now)
+            case wire.Heartbeat(node=name):
+                return self._heartbeat(name, now)
+            case wire.RanksStarted(node=name) | wire.RankExited(node=name) if name not in self._nodes:
+                return Effects()
+            case wire.RanksStarted(node=name):
+                self._nodes[name].heard_at = now
+                return Effects()
+            case wire.RankExited():
+                return self._rank_exited(message, now)
+            case wire.SupervisorGoodbye(node=name, exits=exits):
+                return self._goodbye(name, exits, now)
+            case wire.SupervisorRefuses():
+                return self._refuses(message, now)
+            case wire.RankHello():
+                return self._rank_hello(message, now)
+            case wire.Report():
+                return self._report(message, now)
+            case wire.SavedCheckpoint():
+                return Effects(
+                    events=[
+                        ev.CheckpointSaved(
+                            time=now,
+                            trial_id=self.trial_id,
+                            incarnation=self.incarnation,
+                            training_iteration=message.training_iteration,
+                            save_time_s=message.save_s,
+                            num_bytes=message.num_bytes,
+                        )
+                    ]
+                )
+            case wire.CheckpointTrouble():
+                return Effects(
+                    events=[
+                        ev.CheckpointFailed(
+                            time=now,
+                            trial_id=self.trial_id,
+                            incarnation=self.incarnation,
+                            training_iteration=message.training_iteration,
+                            why=message.why,
+                        )
+                    ]
+                )
+            case wire.Leaving():
+                self._leaving = message
+                if message.how == "failed" and self._outcome is None:
+                    self._why = message.why
+                return Effects()
+
+    def _heard_after_the_end(self, message: wire.ToDriver, now: float) -> Effects:
+        """A node that was silent is back: its ranks must go."""
+        match message:
+            case wire.SupervisorHello(node=name) | wire.Heartbeat(node=name):
+                return Effects(
+                    sends=[
+                        (
+                            supervisor_peer(self.trial_id, self.incarnation, name),
+                            wire.KillRanks(self.trial_id, self.incarnation, "this incarnation is over"),
+                        )
+                    ]
+                )
+            case wire.SupervisorGoodbye(node=name):
+                return self._returned(name, now)
+            case wire.Report(seq=seq):
+                return Effects(
+                    sends=[(self.rank_peer, wire.Reply(self.trial_id, self.incarnation, seq, "stop"))]
+                )
+            case _:
+                return Effects()
+
+    def _hello(self, name: str, now: float) -> Effects:
+        node = self._nodes.get(name)
+        if node is None:
+            return Effects(notes=[f"supervisor of a node that is not in the placement: {name}"])
+        if node.state in (NodeState.EXPECTED, NodeState.SILENT):
+            node.state = NodeState.PRESENT
+        node.heard_at = now
+        peer = supervisor_peer(self.trial_id, self.incarnation, name)
+        if self._outcome is not None or self._refused is not None:
+            return Effects(sends=[(peer, wire.KillRanks(self.trial_id, self.incarnation, self._why))])
+        return Effects(sends=[(peer, wire.SupervisorWelcome(self.trial_id, self.incarnation))])
+
+    def _heartbeat(self, name: str, now: float) -> Effects:
+        return self._hello(name, now) if name in self._nodes else Effects()
+
+    def _rank_hello(self, message: wire.RankHello, now: float) -> Effects:
+        effects = Effects()
+        if not self.rank_present:
+            self.rank_present = True
+            effects.events.append(
+                ev.TrialStarted(
+                    time=now,
+                    trial_id=self.trial_id,
+                    incarnation=self.incarnation,
+                    setup_time_s=now - self.started_at,
+                )
+            )
+            parts = ", ".join(f"{name} {value:.3f} s" for name, value in message.setup_s.items())
+            effects.notes.append(f"trial {self.trial_id} incarnation {self.incarnation} is up: {parts}")
+        if self.leave_reason is not None:
+            effects.sends.append(
+                (self.rank_peer, wire.LeaveOrder(self.trial_id, self.incarnation, self.leave_reason))
+            )
+        return effects
+
+    def _report(self, message: wire.Report, now: float) -> Effects:
+        if message.seq <= self._last_seq:  # sent again after a reconnect: already judged
+            reply = wire.Reply(self.trial_id, self.incarnation, message.seq, self.leave_reason)
+            return Effects(sends=[(self.rank_peer, reply)])
+        self._last_seq = message.seq
+        self._num_reports += 1
+        self.last_iteration = max(self.last_iteration, message.training_iteration)
+        metric, problem = self._metric(message)
+        return Effects(
+            events=[
+                ev.ResultReported(
+                    time=now,
+                    trial_id=self.trial_id,
+                    incarnation=self.incarnation,
+                    training_iteration=message.training_iteration,
+                    metric=metric,
+                    time_this_iter_s=message.time_this_iter_s,
+                    problem=problem,
+                )
+            ],
+            reply_to=message.seq,
+            extra=message.metrics,
+        )
+
+    def _metric(self, message: wire.Report) -> tuple[float | None, str | None]:
+        if self.spec.metric not in message.metrics:
+            return None, "missing"
+        value = message.metrics[self.spec.metric]
+        if value is None:
+            return None, message.problems.get(self.spec.metric, "nan")
+        if not math.isfinite(value):
+            return None, "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        return value, None
+
+    def _rank_exited(self, message: wire.RankExited, now: float) -> Effects:
+        node = self._nodes[message.node]
+        node.heard_at = now
+        node.exits[message.rank] = message.code
+        if message.code == 0:
+            return Effects()
+        if self._leaving is not None and self._leaving.how != "failed":
+            # All is saved and said: what breaks while groups are torn down is no failure of the trial.
+            return Effects(notes=[f"rank {message.rank} ended with code {message.code} after its goodbye"])
+        if message.out_of_memory:
+            outcome = Outcome.OUT_OF_MEMORY
+        else:
+            outcome = Outcome.CRASHED
+        how = f"signal {-message.code}" if message.code < 0 else f"code {message.code}"
+        why = f"rank {message.rank} on {message.node} ended with {how}"
+        if message.tail:
+            why += f"; end of its log:\n{message.tail}"
+        return self._end(now, outcome, why)
+
+    def _goodbye(self, name: str, exits: dict[int, int], now: float) -> Effects:
+        node = self._nodes.get(name)
+        if node is None:
+            return Effects()
+        node.exits.update(exits)
+        node.state = NodeState.GONE
+        said_goodbye = self._leaving is not None and self._leaving.how != "failed"
+        failed = any(code != 0 for code in exits.values()) and not said_goodbye
+        if failed and self._outcome is None and self._refused is None:
+            effects = self._end(now, Outcome.CRASHED, f"ranks on {name} ended with codes {exits}")
+        else:
+            effects = Effects()
+        return self._settle(effects, now)
+
+    def _refuses(self, message: wire.SupervisorRefuses, now: float) -> Effects:
+        node = self._nodes.get(message.node)
+        if node is None:
+            return Effects()
+        node.state = NodeState.GONE
+        effects = Effects(notes=[f"{message.node} refuses trial {self.trial_id}: {message.why}"])
+        if message.problem == "port":
+            self._refuse(now, now, f"port {self.spec.master_port} is in use on {message.node}")
+            self._tell_all_to_kill(effects)
+        elif self._outcome is None and self._refused is None:
+            self._tell_end(effects, now, Outcome.LAUNCH_FAILED, message.why)
+            if message.problem == "mismatch":
+                effects.events.append(
+                    ev.MachineChanged(time=now, down=node.atoms, why=f"{message.node}: {message.why}")
+                )
+        return self._settle(effects, now)
+
+    # ---- what the launcher says
+
+    def step_ended(
+        self, gone_nodes: Sequence[str], returncode: int | None, stderr_tail: str, now: float
+    ) -> Effects:
+        """An srun (or local supervisor) has ended, and nothing of it runs on `gone_nodes`."""
+        effects = Effects()
+        if self.closed:
+            for name in gone_nodes:
+                self._merge(effects, self._returned(name, now))
+            return effects
+        unannounced = [
+            name
+            for name in gone_nodes
+            if name in self._nodes and self._nodes[name].state is not NodeState.GONE
+        ]
+        for name in unannounced:
+            was = self._nodes[name].state
+            self._nodes[name].state = NodeState.GONE
+            if self._outcome is None and self._refused is None:
+                if was is NodeState.EXPECTED:
+                    outcome, what = Outcome.LAUNCH_FAILED, "the step ended before its supervisor said hello"
+                elif "node failure" in stderr_tail.lower():
+                    outcome, what = Outcome.NODE_FAILED, "the node failed"
+                else:
+                    outcome, what = Outcome.NODE_FAILED, "the supervisor ended without a goodbye"
+                why = f"{what} on {name} (exit code {returncode}): {stderr_tail.strip()[-500:]}"
+                self._tell_end(effects, now, outcome, why)
+        return self._settle(effects, now)
+
+    def refused(self, retry_at: float, why: str, now: float) -> Effects:
+        """The launch was refused and nothing of it runs, or the part that runs has to go."""
+        effects = Effects()
+        if self.closed or self._outcome is not None:
+            return effects
+        self._refuse(now, retry_at, why)
+        self._tell_all_to_kill(effects)
+        for node in self._nodes.values():
+            if node.state is NodeState.EXPECTED:
+                node.state = NodeState.GONE
+        return self._settle(effects, now)
+
+    def nodes_gone(self, names: Sequence[str], now: float) -> Effects:
+        """Proof that nothing of this incarnation runs on these nodes."""
+        return self.step_ended(names, None, "", now)
+
+    # ---- time
+
+    def tick(self, now: float) -> Effects:
+        """Silence and limits. Call about twice a second."""
+        effects = Effects()
+        if self.closed:
+            return effects
+        for node in self._nodes.values():
+            if node.state is NodeState.PRESENT and now - node.heard_at > SILENT_AFTER_S:
+                node.state = NodeState.SILENT
+                why = f"no word from the supervisor on {node.name} for {now - node.heard_at:.1f} s"
+                effects.notes.append(why)
+                if self._outcome is None and self._refused is None:
+                    self._tell_end(effects, now, Outcome.NODE_FAILED, why)
+                effects.kill_steps = True
+        if self._ended_at is not None and not self._escalated and now - self._ended_at > ESCALATE_AFTER_S:
+            self._escalated = True
+            effects.kill_steps = True
+        return self._settle(effects, now)
+
+    def forgive_silence(self, gap_s: float) -> None:
+        """The driver itself was stopped for so long: nobody's silence counts."""
+        for node in self._nodes.values():
+            node.heard_at += gap_s
+
+    @property
+    def silent_nodes(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._nodes.values() if node.state is NodeState.SILENT)
+
+    # ---- inside
+
+    def _refuse(self, now: float, retry_at: float, why: str) -> None:
+        if self._outcome is None and self._refused is None:
+            self._refused = (retry_at, why)
+            self._why = why
+            self._ended_at = now
+
+    def _end(self, now: float, outcome: Outcome, why: str) -> Effects:
+        effects = Effects()
+        if not self.closed and self._refused is None:
+            self._tell_end(effects, now, outcome, why)
+            if outcome is Outcome.KILLED and any(
+                node.state is not NodeState.PRESENT and node.state is not NodeState.GONE
+                for node in self._nodes.values()
+            ):
+                effects.kill_steps = True  # who has not said hello cannot be told
+        return self._settle(effects, now)
+
+    def _tell_end(self, effects: Effects, now: float, outcome: Outcome, why: str) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+            self._why = why
+            self._ended_at = now
+            self._tell_all_to_kill(effects)
+
+    def _tell_all_to_kill(self, effects: Effects) -> None:
+        for node in self._nodes.values():
+            if node.state is NodeState.PRESENT:
+                peer = supervisor_peer(self.trial_id, self.incarnation, node.name)
+                effects.sends.append((peer, wire.KillRanks(self.trial_id, self.incarnation, self._why)))
+            elif node.state is NodeState.EXPECTED:
+                effects.kill_steps = True
+
+    def _settle(self, effects: Effects, now: float) -> Effects:
+        """Close when every node is settled."""
+        if self.closed:
+            return effects
+        states = [node.state for node in self._nodes.values()]
+        open_nodes = [
+            node for node in self._nodes.values() if node.state in (NodeState.EXPECTED, NodeState.PRESENT)
+        ]
+        if open_nodes:
+            late = self._ended_at is not None and now - self._ended_at > SETTLE_LIMIT_S
+            if not late:
+                return effects
+        self.closed = True
+        unproven = tuple(
+            atom for node in self._nodes.values() if node.state is not NodeState.GONE for atom in node.atoms
+        )
+        if self._refused is not None and all(state is NodeState.GONE for state in states):
+            retry_at, why = self._refused
+            effects.events.append(
+                ev.LaunchRefused(
+                    time=now,
+                    trial_id=self.trial_id,
+                    incarnation=self.incarnation,
+                    retry_at=max(retry_at, now),
+                    why=why,
+                )
+            )
+            return effects
+        outcome, why = self._verdict()
+        effects.events.append(
+            ev.TrialExited(
+                time=now,
+                trial_id=self.trial_id,
+                incarnation=self.incarnation,
+                outcome=outcome,
+                why=why,
+                unproven=unproven,
+            )
+        )
+        return effects
+
+    def _verdict(self) -> tuple[Outcome, str]:
+        if self._leaving is not None and self._leaving.how != "failed" and self._outcome is None:
+            if self._leaving.how == "completed":
+                return Outcome.COMPLETED, self._leaving.why or "the script is done"
+            return Outcome.PREEMPTED, self._leaving.why
+        if self._refused is not None:
+            return Outcome.LAUNCH_FAILED, self._why
+        if self._outcome is not None:
+            return self._outcome, self._why
+        if self._num_reports == 0:
+            return Outcome.CRASHED, "the ranks ended with code 0 without a report and without a goodbye"
+        return (
+            Outcome.CRASHED,
+            f"the ranks ended with code 0 after iteration {self.last_iteration} without a goodbye",
+        )
+
+    def _returned(self, name: str, now: float) -> Effects:
+        node = self._nodes.get(name)
+        if node is None or node.state is NodeState.GONE:
+            return Effects()
+        node.state = NodeState.GONE
+        return Effects(events=[ev.AtomsReturned(time=now, atoms=node.atoms)])
+
+    @property
+    def settled(self) -> bool:
+        """Closed, and nothing of it can come back: the driver may forget it."""
+        return self.closed and all(node.state is NodeState.GONE for node in self._nodes.values())
+
+    @staticmethod
+    def _merge(into: Effects, other: Effects) -> None:
+        into.events += other.events
+        into.sends += other.sends
+        into.kill_steps |= other.kill_steps
+        into.notes += other.notes

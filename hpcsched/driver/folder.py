@@ -1,0 +1,56 @@
+"""Making a run folder, and finding out that one cannot be used before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from hpcsched.errors import RunFolderError
+from hpcsched.runfolder import RunFolder
+
+LEAST_FREE_MB = 64
+
+
+def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFolder:
+    """Create the folder (mode 0700) and its parts, or check the one to resume.
+
+    Raises RunFolderError: it holds another run and `resume` is off, it does not hold one and `resume` is on, it
+    cannot be written, belongs to somebody else, or the disk is (nearly) full.
+    """
+    folder = RunFolder(root.absolute())
+    has_run = folder.journal.exists() and any(folder.journal.iterdir())
+    if resume and not has_run:
+        raise RunFolderError(f"{root}: there is no run here to resume (no journal/)")
+    if has_run and not resume:
+        raise RunFolderError(
+            f"{root}: holds a run already. Go on with it by --resume, or give another folder with --run-dir"
+        )
+    if not resume and folder.root.exists() and any(folder.root.iterdir()):
+        raise RunFolderError(
+            f"{root}: is not empty and holds no run of ours; give an empty or new folder with --run-dir"
+        )
+    try:
+        folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.root.stat()
+        if facts.st_uid != os.geteuid():
+            raise RunFolderError(
+                f"{root}: belongs to user {facts.st_uid}, not to you; give a folder of your own"
+            )
+        folder.root.chmod(0o700)
+        for part in (folder.journal, folder.keys, folder.trials, folder.control):
+            part.mkdir(mode=0o700, exist_ok=True)
+        if not resume:
+            folder.experiment.write_text(experiment_text)
+    except OSError as error:
+        raise RunFolderError(
+            f"{root}: cannot be written: {error.strerror or error}. Give a folder on a writable file system "
+            "with free space by --run-dir"
+        ) from error
+    free_mb = shutil.disk_usage(folder.root).free // 2**20
+    if free_mb < LEAST_FREE_MB:
+        raise RunFolderError(
+            f"{root}: only {free_mb} MiB are free there; checkpoints and the log need more (at least {LEAST_FREE_MB} MiB "
+            "to begin). Free space or give another folder with --run-dir"
+        )
+    return folder

@@ -1,0 +1,78 @@
+"""The one queue of the driver: everything that threads learn arrives here; the loop alone acts on it."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, TypeAlias
+
+import msgspec
+
+from hpcsched.core.ids import TrialId
+
+
+class Durable(msgspec.Struct, frozen=True):
+    """Steps up to `n` are on disk."""
+
+    n: int
+
+
+class SignalCaught(msgspec.Struct, frozen=True):
+    name: str
+
+
+class AllocationEnds(msgspec.Struct, frozen=True):
+    """The live end of the allocation, UNIX seconds; None: no limit."""
+
+    at_unix_s: float | None
+
+
+class NodeBack(msgspec.Struct, frozen=True):
+    node: str
+
+
+class LeaseLost(msgspec.Struct, frozen=True):
+    """Another driver owns the run folder now."""
+
+    why: str
+
+
+class StopAsked(msgspec.Struct, frozen=True, tag="stop", tag_field="do"):
+    """`hpcsched stop RUN [TRIAL]`: the whole experiment (None) or one trial."""
+
+    trial_id: TrialId | None = None
+
+
+class ExtendAsked(msgspec.Struct, frozen=True, tag="extend", tag_field="do"):
+    """`hpcsched extend RUN 30m`."""
+
+    by_s: float
+
+
+class AddAsked(msgspec.Struct, frozen=True, tag="add", tag_field="do"):
+    """One more configuration."""
+
+    config: dict[str, Any]
+
+
+Control: TypeAlias = StopAsked | ExtendAsked | AddAsked
+
+
+class Inbox:
+    """A queue that hands out all that is there."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, item: object) -> None:
+        self._queue.put(item)
+
+    def take(self, wait_s: float, most: int = 2000) -> list[Any]:
+        """At least one item if any comes within `wait_s`, and whatever else is at hand (at most `most`)."""
+        items: list[Any] = []
+        try:
+            items.append(self._queue.get(timeout=max(0.0, wait_s)))
+            while len(items) < most:
+                items.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        return items

@@ -1,0 +1,56 @@
+"""What has to be looked at now and then, in a thread of its own so that a slow disk or Slurm command never stops
+the loop: the lease is renewed, control files are taken, the allocation's live end is asked, dead nodes are tried.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from hpcsched.errors import HpcschedError
+
+
+class Chore(msgspec.Struct):
+    """`do` is called every `period_s` at least; what it raises is given to `trouble` (once until it works again)."""
+
+    name: str
+    period_s: float
+    do: Callable[[], None]
+    next_at: float = 0.0
+    failing: bool = False
+
+
+class Keeper:
+    """Runs chores, each in its turn, until closed."""
+
+    def __init__(self, chores: list[Chore], trouble: Callable[[str, Exception], None]) -> None:
+        self._chores = chores
+        self._trouble = trouble
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(chore,), name=f"keeper-{chore.name}", daemon=True)
+            for chore in chores
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, chore: Chore) -> None:
+        while not self._stop.wait(max(0.0, chore.next_at - time.monotonic())):
+            chore.next_at = time.monotonic() + chore.period_s
+            try:
+                chore.do()
+                chore.failing = False
+            except (OSError, HpcschedError) as error:
+                if not chore.failing:
+                    self._trouble(chore.name, error)
+                chore.failing = True
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=2.0)

@@ -1,0 +1,557 @@
+"""One driver life from the first check to the last word: `run_experiment`.
+
+Order matters: everything that can be wrong with the input is found before the run folder is made, everything about
+the folder before the machine is probed, everything about the machine before a trial starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from hpcsched.channel.keys import create_keys
+from hpcsched.channel.server import Server
+from hpcsched.config.deadline import clock_time
+from hpcsched.config.load import load_experiment
+from hpcsched.config.settings import core_settings
+from hpcsched.config.spec import ExperimentSpec
+from hpcsched.core import events as ev
+from hpcsched.core.actions import DeleteCheckpoint, PublishBest
+from hpcsched.core.enums import ExperimentState, TrialState
+from hpcsched.core.ids import TrialId
+from hpcsched.core.scheduler import Scheduler
+from hpcsched.core.settings import Settings
+from hpcsched.driver import inbox as ib
+from hpcsched.driver.addresses import addresses_towards
+from hpcsched.driver.clock import Clock
+from hpcsched.driver.control import take_controls
+from hpcsched.driver.deadline import limits
+from hpcsched.driver.folder import make_run_folder
+from hpcsched.driver.keeper import Chore, Keeper
+from hpcsched.driver.loop import Loop, reserve_s, tell_sampler
+from hpcsched.driver.ports import Ports, ephemeral_range
+from hpcsched.driver.provenance import provenance
+from hpcsched.driver.screen import make_screen
+from hpcsched.driver.signals import Signals
+from hpcsched.errors import AllocationError, InputError, LogError, ReplayDiffersError, RunFolderError
+from hpcsched.eventlog.journal import JournalWriter
+from hpcsched.eventlog.lease import Lease, acquire
+from hpcsched.eventlog.reader import JournalReader
+from hpcsched.eventlog.records import End, Header, Step
+from hpcsched.launch.allocation import Allocation, allocation_ends_at, read_allocation
+from hpcsched.launch.command import run_command
+from hpcsched.launch.launcher import Launcher
+from hpcsched.launch.local import LocalLauncher
+from hpcsched.launch.probe import local_machine, node_is_usable, probe_machine
+from hpcsched.launch.srun import SrunLauncher
+from hpcsched.launchspec import Channel
+from hpcsched.runfolder import RunFolder
+from hpcsched.search.samplers import Sampler, make_sampler
+from hpcsched.topology.machine import Machine
+
+SEAL_LIMIT_S = 120.0
+CONTROL_S = 1.0
+ALLOCATION_S = 20.0
+NODES_S = 5.0
+"""Periods of the keeper's chores."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the command line (or `hpcsched.start`) asks for."""
+
+    target: Path
+    """An experiment file, or with `resume` also a run folder."""
+    run_dir: Path | None = None
+    overrides: dict[str, Any] = {}
+    """Dotted keys of the experiment file, such as {"experiment.deadline": "60s"}."""
+    resume: bool = False
+
+
+class Result(msgspec.Struct, frozen=True):
+    state: ExperimentState
+    exit_code: int
+    folder: RunFolder
+    best: dict[str, Any] | None
+    why: str = ""
+
+
+class _Past(msgspec.Struct):
+    """What the journal of the lives before says."""
+
+    header: Header
+    scheduler: Scheduler
+    last_n: int
+    last_time_s: float
+    best: PublishBest | None
+    deletions: list[DeleteCheckpoint]
+    told: dict[TrialId, tuple[int, TrialState]]
+    ends: tuple[Any, ...]
+
+
+def run_experiment(
+    request: Request, *, environ: Mapping[str, str], stream: TextIO = sys.stdout, argv: tuple[str, ...] = ()
+) -> Result:
+    """Run (or go on with) one experiment to its end. Raises InputError before anything has been started."""
+    spec, root = _spec_and_folder(request)
+    allocation = read_allocation(environ, run_command)
+    local = _is_local(spec, allocation)
+    if local:
+        allocation = None
+    settings = core_settings(spec)
+    now_unix_s = time.time()
+    file_deadline = _file_deadline(spec, now_unix_s)
+    ends_at = None if allocation is None else allocation.ends_at
+    if not request.resume:
+        _check_deadline(spec, file_deadline, ends_at, now_unix_s)
+    folder = make_run_folder(root, spec.text, resume=request.resume)
+    lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
+    try:
+        return _Life(
+            request, spec, settings, allocation, folder, lease, environ, stream, argv, now_unix_s
+        ).run()
+    finally:
+        lease.release()
+
+
+def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
+    if not request.resume:
+        spec = load_experiment(request.target, overrides=request.overrides)
+        return spec, request.run_dir or _new_run_dir(spec)
+    if request.target.is_dir():
+        root = request.target
+    elif request.run_dir is not None:
+        root = request.run_dir
+    else:
+        raise InputError(
+            f"--resume: which run? Give its folder: `hpcsched run --resume RUN` ({request.target} is a file)"
+        )
+    header = _first_header(RunFolder(root))
+    origin = header.provenance.get("experiment_file")
+    file = request.target if request.target.is_file() else Path(str(origin))
+    overrides = {**header.provenance.get("overrides", {}), **request.overrides}
+    if not file.is_file():
+        raise InputError(
+            f"{root}: its experiment file {file} is gone; put it back, or give it before --run-dir"
+        )
+    spec = load_experiment(file, overrides=overrides)
+    if spec.text != header.experiment:
+        diff = "\n".join(
+            difflib.unified_diff(
+                header.experiment.splitlines(),
+                spec.text.splitlines(),
+                "the run's",
+                str(file),
+                lineterm="",
+                n=0,
+            )
+        )
+        raise InputError(
+            f"{file} is not what this run began with; a run goes on as it began. Put it back or begin a new run:\n{diff}"
+        )
+    return spec, root
+
+
+def _first_header(folder: RunFolder) -> Header:
+    if not folder.journal.exists():
+        raise RunFolderError(f"{folder.root}: there is no run here to resume (no journal/)")
+    for record in JournalReader(folder).poll():
+        if isinstance(record, Header):
+            return record
+    raise LogError(f"{folder.journal}: the journal has no header: nothing was ever begun here")
+
+
+def _new_run_dir(spec: ExperimentSpec) -> Path:
+    if spec.experiment.run_dir is not None:
+        return Path(spec.experiment.run_dir)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    base = spec.file.absolute().parent / "runs"
+    root = base / f"{spec.experiment.name}-{stamp}"
+    number = 1
+    while root.exists():
+        number += 1
+        root = base / f"{spec.experiment.name}-{stamp}-{number}"
+    return root
+
+
+def _is_local(spec: ExperimentSpec, allocation: Allocation | None) -> bool:
+    match spec.launcher.kind:
+        case "local":
+            return True
+        case "srun":
+            if allocation is None:
+                raise AllocationError(
+                    f'{spec.file}: launcher.kind = "srun" needs a Slurm allocation and this is none '
+                    "(SLURM_JOB_ID is not set). Start inside `salloc` or `sbatch`, or use --launcher local"
+                )
+            return False
+        case "auto":
+            return allocation is None
+
+
+def _file_deadline(spec: ExperimentSpec, began_at: float) -> float | None:
+    """Seconds since the experiment began."""
+    table = spec.experiment
+    if table.deadline_at is not None:
+        return clock_time(table.deadline_at, began_at) - began_at
+    return table.deadline
+
+
+def _check_deadline(
+    spec: ExperimentSpec, deadline_s: float | None, ends_at: float | None, now_unix_s: float
+) -> None:
+    if deadline_s is not None and deadline_s <= 0:
+        raise InputError(f"{spec.file}: experiment.deadline: is {-deadline_s:.0f} s in the past")
+    if ends_at is not None and ends_at - now_unix_s - reserve_s(spec) <= 0:
+        raise AllocationError(
+            f"the allocation ends in {ends_at - now_unix_s:.0f} s, which is less than the reserve of "
+            f"{reserve_s(spec):.0f} s: nothing can be trained. Ask for more time"
+        )
+    if (
+        deadline_s is None
+        and ends_at is None
+        and spec.scheduler.policy.__struct_config__.tag in NEED_DEADLINE
+    ):
+        policy = spec.scheduler.policy.__struct_config__.tag
+        raise InputError(
+            f'{spec.file}: experiment.deadline: missing; policy "{policy}" works towards a deadline and this allocation '
+            'has no end. Give one, such as deadline = "2h"'
+        )
+
+
+NEED_DEADLINE = ("hypersched", "fixed_split", "deadline")
+
+
+class _Life:
+    """The state of one call of `run_experiment`."""
+
+    def __init__(
+        self,
+        request: Request,
+        spec: ExperimentSpec,
+        settings: Settings,
+        allocation: Allocation | None,
+        folder: RunFolder,
+        lease: Lease,
+        environ: Mapping[str, str],
+        stream: TextIO,
+        argv: tuple[str, ...],
+        now_unix_s: float,
+    ) -> None:
+        self._request = request
+        self._spec = spec
+        self._settings = settings
+        self._allocation = allocation
+        self._folder = folder
+        self._lease = lease
+        self._environ = environ
+        self._stream = stream
+        self._argv = argv
+        self._now_unix_s = now_unix_s
+        self._inbox = ib.Inbox()
+
+    def run(self) -> Result:
+        sampler = make_sampler(self._spec, seed=self._spec.experiment.seed)
+        past = self._read_past(sampler) if self._request.resume else None
+        if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
+            return self._result(past.scheduler, past.scheduler.state, "this run has ended already")
+        keys = create_keys(self._folder.keys / str(self._lease.life))
+        server = Server(
+            keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
+        )
+        try:
+            machine = self._machine()
+            channel = Channel(
+                endpoints=tuple(f"tcp://{address}:{server.port}" for address in self._addresses(machine)),
+                server_key_file=str(keys.server_public_file),
+                client_key_file=str(keys.client_secret_file),
+            )
+            launcher = self._launcher(machine)
+            try:
+                for found in launcher.end_orphans() if past is not None else []:
+                    self._say(f"ended what an earlier driver had left: {found}")
+                return self._conduct(sampler, past, server, machine, channel, launcher)
+            finally:
+                launcher.close()
+        finally:
+            server.close()
+
+    # ---- the parts
+
+    def _machine(self) -> Machine:
+        atoms = self._spec.atoms
+        if self._allocation is None:
+            machine = local_machine(
+                num_atoms=atoms.num_atoms,
+                gpus_per_atom=atoms.gpus_per_atom,
+                gpus_per_node=atoms.gpus_per_node,
+                environ=self._environ,
+            )
+        else:
+            machine = probe_machine(
+                self._allocation,
+                gpus_per_atom=atoms.gpus_per_atom,
+                gpus_per_node=atoms.gpus_per_node,
+                driver_cores=self._spec.driver.driver_cores,
+                driver_memory_mb=self._spec.driver.driver_memory_mb,
+                cache=self._folder.machine,
+                environ=self._environ,
+            )
+        if not machine.atoms:
+            raise AllocationError(
+                f"no node has {atoms.gpus_per_atom} GPUs for one atom (atoms.gpus_per_atom): {machine.source}"
+            )
+        return machine
+
+    def _addresses(self, machine: Machine) -> tuple[str, ...]:
+        if self._allocation is None:
+            return ("127.0.0.1",)
+        return addresses_towards([node.address or node.name for node in machine.nodes])
+
+    def _launcher(self, machine: Machine) -> Launcher:
+        if self._allocation is None:
+            return LocalLauncher(self._folder, notify=self._inbox.put)
+        return SrunLauncher(
+            self._folder,
+            allocation=self._allocation,
+            machine=machine,
+            table=self._spec.launcher,
+            environ=self._environ,
+            notify=self._inbox.put,
+        )
+
+    def _read_past(self, sampler: Sampler) -> _Past:
+        reader = JournalReader(self._folder)
+        past: _Past | None = None
+        for record in reader.poll():
+            match record:
+                case Header():
+                    if past is None:
+                        past = _Past(
+                            header=record,
+                            scheduler=Scheduler(record.settings),
+                            last_n=0,
+                            last_time_s=0.0,
+                            best=None,
+                            deletions=[],
+                            told={},
+                            ends=(),
+                        )
+                case Step():
+                    assert past is not None, "the reader checks that a header comes first"
+                    self._replay(past, record, sampler)
+                case _:
+                    pass
+        if past is None:
+            raise LogError(f"{self._folder.journal}: the journal has no header: nothing was ever begun here")
+        past.ends = reader.ends
+        return past
+
+    def _replay(self, past: _Past, step: Step, sampler: Sampler) -> None:
+        if isinstance(step.event, ev.TrialSubmitted):
+            sampler.ask(step.event.trial_id)
+        actions = past.scheduler.handle(step.event)
+        if tuple(actions) != tuple(step.actions):
+            raise ReplayDiffersError(
+                f"{self._folder.root}: event {step.n} is answered otherwise by this version of hpcsched than the log "
+                "says, so the run cannot be resumed with it. Use the version of the log "
+                f"({past.header.provenance.get('hpcsched', 'unknown')}), or begin a new run. "
+                f"`hpcsched replay {self._folder.root}` shows the difference"
+            )
+        past.last_n = step.n
+        past.last_time_s = max(past.last_time_s, step.event.time)
+        for action in actions:
+            if isinstance(action, PublishBest):
+                past.best = action
+            elif isinstance(action, DeleteCheckpoint):
+                past.deletions.append(action)
+        tell_sampler(sampler, past.scheduler, step.event, past.told)
+
+    def _conduct(
+        self,
+        sampler: Sampler,
+        past: _Past | None,
+        server: Server,
+        machine: Machine,
+        channel: Channel,
+        launcher: Launcher,
+    ) -> Result:
+        spec = self._spec
+        began_at = self._now_unix_s if past is None else past.header.began_at
+        chain = spec.experiment.span == "chain"
+        relative = spec.experiment.deadline_at is None
+        if past is None:
+            clock = Clock(time.time() - began_at)
+        elif chain and relative:
+            clock = Clock(past.last_time_s)
+        else:
+            clock = Clock(max(time.time() - began_at, past.last_time_s))
+        now = clock.now()
+        file_deadline = _file_deadline(spec, began_at)
+        if past is not None:
+            extended = past.scheduler.deadline_s
+            if extended is not None and (file_deadline is None or chain):
+                file_deadline = max(file_deadline or 0.0, extended)
+        ends_at = None if self._allocation is None else self._allocation.ends_at
+        ends_s = None if ends_at is None else ends_at - time.time() + now
+        limit = limits(
+            file_deadline_s=file_deadline, allocation_ends_s=ends_s, reserve_s=reserve_s(spec), chain=chain
+        )
+        scheduler = Scheduler(self._settings) if past is None else past.scheduler
+        header = Header(
+            life=self._lease.life,
+            experiment=spec.text,
+            name=spec.experiment.name,
+            metric=spec.experiment.metric,
+            settings=self._settings if past is None else past.header.settings,
+            began_at=began_at,
+            deadline_s=limit.deadline_s,
+            provenance={
+                **provenance(
+                    spec.file.absolute().parent,
+                    machine,
+                    None if self._allocation is None else str(self._allocation.version),
+                ),
+                "experiment_file": str(spec.file.absolute()),
+                "overrides": self._request.overrides
+                if past is None
+                else past.header.provenance.get("overrides", {}),
+            },
+            argv=self._argv,
+            earlier=() if past is None else past.ends,
+        )
+        writer = JournalWriter(self._folder, header, durable=lambda n: self._inbox.put(ib.Durable(n)))
+        screen = make_screen(machine, scheduler, spec.experiment.metric, self._stream)
+        loop = Loop(
+            spec=spec,
+            folder=self._folder,
+            scheduler=scheduler,
+            sampler=sampler,
+            machine=machine,
+            launcher=launcher,
+            server=server,
+            channel=channel,
+            writer=writer,
+            inbox=self._inbox,
+            clock=clock,
+            ports=Ports(salt=f"{os.getuid()}-{self._job_id()}-{self._folder.root}", ephemeral=_ephemeral()),
+            onlooker=screen,
+            local=self._allocation is None,
+            invented_gpus=self._allocation is None and "invented" in machine.source,
+            began_at_unix_s=began_at,
+            file_deadline_s=file_deadline,
+            allocation_ends_s=ends_s,
+            first_n=0 if past is None else past.last_n,
+            told={} if past is None else past.told,
+        )
+        self._lease.renew(endpoint=channel.endpoints[0])
+        self._lease.keep_renewing(lost=lambda error: self._inbox.put(ib.LeaseLost(str(error))))
+        keeper = Keeper(self._chores(loop), lambda name, error: self._say(f"{name}: {error}"))
+        first: ev.Event
+        if past is None:
+            first = ev.ExperimentBegan(time=now, machine=machine, deadline_s=limit.deadline_s)
+        else:
+            first = ev.ExperimentResumed(time=now, machine=machine, deadline_s=limit.deadline_s)
+            loop.redo(past.best, past.deletions)
+        with Signals(lambda name: self._inbox.put(ib.SignalCaught(name))):
+            keeper.start()
+            try:
+                state = loop.run(first)
+                loop.wind_up()
+            finally:
+                keeper.close()
+                screen.close()
+            result = self._result(scheduler, state, loop.why)
+            if loop.superseded is None:
+                writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
+            complete = writer.close()
+            if not complete and loop.superseded is None:
+                self._say(f"the journal could not be written to its end: {writer.trouble}")
+            if loop.superseded is not None:
+                raise RunFolderError(f"{self._folder.root}: {loop.superseded}")
+            self._seal()
+        return result
+
+    def _chores(self, loop: Loop) -> list[Chore]:
+        chores = [Chore(name="control", period_s=CONTROL_S, do=self._look_at_control)]
+        allocation = self._allocation
+        if allocation is not None:
+
+            def ask_end() -> None:
+                self._inbox.put(ib.AllocationEnds(allocation_ends_at(allocation, run_command)))
+
+            def try_nodes() -> None:
+                for node in sorted(loop.down_nodes):
+                    if node_is_usable(allocation, node, run_command):
+                        self._inbox.put(ib.NodeBack(node))
+
+            chores.append(Chore(name="allocation", period_s=ALLOCATION_S, do=ask_end))
+            chores.append(Chore(name="nodes", period_s=NODES_S, do=try_nodes))
+        return chores
+
+    def _look_at_control(self) -> None:
+        messages, complaints = take_controls(self._folder)
+        for message in messages:
+            self._inbox.put(message)
+        for complaint in complaints:
+            self._say(complaint)
+
+    def _seal(self) -> None:
+        """`log.h5` is made by a child, so that a crash in HDF5 or a full disk cannot hurt the run's end."""
+        try:
+            done = subprocess.run(
+                (sys.executable, "-m", "hpcsched.eventlog.seal", str(self._folder.root)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=SEAL_LIMIT_S,
+                check=False,
+                start_new_session=True,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self._say(
+                f"log.h5 could not be made ({error}); the journal is whole, `hpcsched report` makes it later"
+            )
+            return
+        if done.returncode != 0:
+            self._say(f"log.h5 could not be made: {done.stderr.strip()[-500:]}")
+
+    def _job_id(self) -> str:
+        return "" if self._allocation is None else self._allocation.job_id
+
+    def _say(self, text: str) -> None:
+        print(f"hpcsched: {text}", file=sys.stderr, flush=True)
+
+    def _result(self, scheduler: Scheduler, state: ExperimentState, why: str) -> Result:
+        best = _best_facts(self._folder)
+        if state is ExperimentState.SUSPENDED:
+            code = 75
+        elif state is ExperimentState.FINISHED and best is not None:
+            code = 0
+        else:
+            code = 1
+        return Result(state=state, exit_code=code, folder=self._folder, best=best, why=why)
+
+
+def _best_facts(folder: RunFolder) -> dict[str, Any] | None:
+    file = folder.best / "best.json"
+    try:
+        facts: dict[str, Any] = msgspec.json.decode(file.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return facts
+
+
+def _ephemeral() -> tuple[int, int]:
+    try:
+        return ephemeral_range(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())
+    except (OSError, ValueError):
+        return (32768, 60999)

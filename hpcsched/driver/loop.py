@@ -1,0 +1,555 @@
+"""The driver's loop: one queue in, the core in the middle, one writer and one performer out.
+
+Theory. Everything that happens (messages, steps that end, timers, signals, what users ask) becomes core events.
+The core answers with actions. Event and actions are appended to the journal as one step, and *only when that step
+is durable* are the actions performed and the report that caused them answered. So whatever a trial was told, and
+whatever was started, is in the log: a driver killed at any instant can be replayed to exactly that point.
+
+The loop never waits for the disk or for Slurm: the writer, the channel, the launcher and the keeper have threads
+of their own and put what they learn into the inbox.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hpcsched import wire
+from hpcsched.channel.server import Arrived, Server
+from hpcsched.config.spec import ExperimentSpec
+from hpcsched.core import actions as act
+from hpcsched.core import events as ev
+from hpcsched.core.enums import ExperimentState, Outcome, TrialState
+from hpcsched.core.ids import TrialId
+from hpcsched.core.scheduler import Scheduler
+from hpcsched.driver import inbox as ib
+from hpcsched.driver.best import publish_best
+from hpcsched.driver.clock import Clock
+from hpcsched.driver.crew import Crew, Effects, supervisor_peer
+from hpcsched.driver.deadline import limits
+from hpcsched.driver.ports import Ports
+from hpcsched.driver.timers import Timers
+from hpcsched.errors import SupersededError
+from hpcsched.eventlog.journal import JournalWriter, Trouble
+from hpcsched.eventlog.records import Note, Step
+from hpcsched.launch.launcher import (
+    Launcher,
+    NodeLost,
+    NodesGone,
+    StepEnded,
+    StepRefused,
+)
+from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
+from hpcsched.runfolder import RunFolder
+from hpcsched.search.samplers import Sampler
+from hpcsched.topology.machine import AtomId, Machine, Placement, shares_of
+
+TICK_S = 0.25
+"""Longest wait of the loop: silence, timers and the view are looked at so often."""
+STOPPED_AFTER_S = 2.0
+"""A gap between two rounds that is longer means that the driver itself was stopped: nobody's silence counts."""
+END_WAIT_S = 20.0
+"""Longest wait for the last trials when the experiment is over."""
+
+
+class Onlooker(Protocol):
+    """Whoever shows the run: called in the loop's thread, must be quick."""
+
+    def step(self, event: ev.Event, actions: list[act.Action]) -> None: ...
+    def note(self, time_s: float, text: str) -> None: ...
+    def refresh(self, now: float) -> None: ...
+
+
+class _Pending(msgspec.Struct):
+    record: int
+    """Number of the step's record in the segment."""
+    actions: list[act.Action]
+    reply: tuple[Crew, int] | None
+
+
+class Loop:
+    """Runs one driver life to its end. All collaborators come ready made (see `hpcsched.driver.life`)."""
+
+    def __init__(
+        self,
+        *,
+        spec: ExperimentSpec,
+        folder: RunFolder,
+        scheduler: Scheduler,
+        sampler: Sampler,
+        machine: Machine,
+        launcher: Launcher,
+        server: Server,
+        channel: Channel,
+        writer: JournalWriter,
+        inbox: ib.Inbox,
+        clock: Clock,
+        ports: Ports,
+        onlooker: Onlooker,
+        local: bool,
+        invented_gpus: bool,
+        began_at_unix_s: float,
+        file_deadline_s: float | None,
+        allocation_ends_s: float | None,
+        first_n: int,
+        told: dict[TrialId, tuple[int, TrialState]],
+    ) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._scheduler = scheduler
+        self._sampler = sampler
+        self._machine = machine
+        self._nodes = {node.name: node for node in machine.nodes}
+        self._launcher = launcher
+        self._server = server
+        self._channel = channel
+        self._writer = writer
+        self._inbox = inbox
+        self._clock = clock
+        self._ports = ports
+        self._onlooker = onlooker
+        self._local = local
+        self._invented_gpus = invented_gpus
+        self._began_at = began_at_unix_s
+        self._file_deadline_s = file_deadline_s
+        self._allocation_ends_s = allocation_ends_s
+        self._timers = Timers()
+        self._crews: dict[tuple[int, int], Crew] = {}
+        self._pending: deque[_Pending] = deque()
+        self._n = first_n
+        self._told = told
+        self._down: set[str] = set()
+        self._num_interrupts = 0
+        self._state: ExperimentState | None = None
+        self.superseded: str | None = None
+        self.why = ""
+        """Why it ended."""
+        self._deleting: list[threading.Thread] = []
+
+    @property
+    def down_nodes(self) -> frozenset[str]:
+        """Nodes that are not used now; the keeper tries them."""
+        return frozenset(self._down)
+
+    @property
+    def stalled(self) -> Trouble | None:
+        """What the disk says while the journal cannot be written."""
+        return self._writer.trouble
+
+    def run(self, first: ev.Event) -> ExperimentState:
+        """Handle `first` (ExperimentBegan or ExperimentResumed) and go on until the core finishes or suspends."""
+        self._handle(first)
+        last_round = time.monotonic()
+        while self._state is None and self.superseded is None:
+            for item in self._inbox.take(self._wait_s()):
+                self._take(item)
+            round_at = time.monotonic()
+            if round_at - last_round > STOPPED_AFTER_S:
+                for crew in self._crews.values():
+                    crew.forgive_silence(round_at - last_round)
+            last_round = round_at
+            now = self._clock.now()
+            for fired in self._timers.due(now):
+                self._handle(fired)
+            for crew in list(self._crews.values()):
+                self._effect(crew, crew.tick(now))
+                if crew.settled:
+                    self._forget(crew)
+            self._onlooker.refresh(now)
+        return self._state or ExperimentState.SUSPENDED
+
+    def wind_up(self) -> None:
+        """After the end: whoever still runs is killed, deletions are finished, the writer has written all."""
+        end = time.monotonic() + END_WAIT_S
+        for crew in self._crews.values():
+            if not crew.closed:
+                self._effect(crew, crew.kill(self._clock.now(), "the experiment is over"), handle=False)
+        while time.monotonic() < end and any(not crew.settled for crew in self._crews.values()):
+            for item in self._inbox.take(TICK_S):
+                match item:
+                    case Arrived() | StepEnded() | StepRefused() | NodesGone():
+                        self._take(item, handle=False)
+                    case _:
+                        pass
+            for crew in self._crews.values():
+                self._effect(crew, crew.tick(self._clock.now()), handle=False)
+        for thread in self._deleting:
+            thread.join(timeout=10.0)
+
+    def redo(self, best: act.PublishBest | None, deletions: list[act.DeleteCheckpoint]) -> None:
+        """What the last life had decided and may not have done any more; doing it twice changes nothing."""
+        if best is not None:
+            self._publish(best, self._clock.now())
+        for deletion in deletions:
+            ref = deletion.checkpoint
+            path = self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
+            if path.exists():
+                self._delete(path)
+
+    # ---- in
+
+    def _wait_s(self) -> float:
+        at = self._timers.next_at
+        if at is None:
+            return TICK_S
+        return min(TICK_S, max(0.0, at - self._clock.now()))
+
+    def _take(self, item: object, *, handle: bool = True) -> None:
+        now = self._clock.now()
+        match item:
+            case ib.Durable(n=n):
+                self._perform_until(n)
+            case Arrived(message=message, at=at):
+                crew = self._crews.get((message.trial_id, message.incarnation))
+                if crew is None:
+                    self._send_away(item)
+                    return
+                if isinstance(message, wire.SupervisorHello) and message.step_id:
+                    self._launcher.note_step(message.trial_id, message.incarnation, message.step_id)
+                if isinstance(message, wire.SupervisorHello | wire.Heartbeat) and message.node in self._down:
+                    self._node_back(message.node, now)
+                # Never earlier than what was handled before: events come in the order of their times.
+                self._effect(crew, crew.heard(message, max(self._clock.of(at), self._last_time)), handle)
+            case StepEnded():
+                if crew := self._crews.get((item.trial_id, item.incarnation)):
+                    effects = crew.step_ended(item.proven_gone_nodes, item.returncode, item.stderr_tail, now)
+                    self._effect(crew, effects, handle)
+            case StepRefused():
+                if crew := self._crews.get((item.trial_id, item.incarnation)):
+                    effects = crew.refused(now + item.retry_after_s, item.why, now)
+                    self._effect(crew, effects, handle)
+            case NodesGone():
+                if crew := self._crews.get((item.trial_id, item.incarnation)):
+                    self._effect(crew, crew.nodes_gone(item.nodes, now), handle)
+            case NodeLost(node=node, why=why):
+                self._node_lost(node, why, now)
+            case ib.NodeBack(node=node):
+                self._node_back(node, now)
+            case ib.SignalCaught(name=name):
+                self._signal(name, now)
+            case ib.AllocationEnds(at_unix_s=at_unix_s):
+                self._allocation_ends(at_unix_s, now)
+            case ib.LeaseLost(why=why):
+                self.superseded = why
+            case ib.StopAsked(trial_id=None):
+                self._handle(ev.ShutdownRequested(time=now, save=True, why="hpcsched stop"))
+            case ib.StopAsked(trial_id=trial_id):
+                if 0 <= trial_id < len(self._scheduler.trials):
+                    self._handle(ev.TrialStopRequested(time=now, trial_id=trial_id))
+            case ib.ExtendAsked(by_s=by_s):
+                if self._file_deadline_s is not None:
+                    self._file_deadline_s += by_s
+                    self._deadline_changed("hpcsched extend", now)
+            case ib.AddAsked(config=config):
+                trial_id = TrialId(len(self._scheduler.trials))
+                self._handle(ev.TrialSubmitted(time=now, trial_id=trial_id, config=config))
+            case _:
+                raise AssertionError(f"unknown input {item!r}")
+
+    def _send_away(self, arrived: Arrived) -> None:
+        """A peer of an incarnation that this life does not know: it must go."""
+        message = arrived.message
+        match message:
+            case wire.SupervisorHello() | wire.Heartbeat():
+                kill = wire.KillRanks(message.trial_id, message.incarnation, "unknown to this driver")
+                self._server.send(arrived.peer, kill)
+            case _:
+                pass
+
+    @property
+    def _last_time(self) -> float:
+        return self._handled_until
+
+    _handled_until: float = 0.0
+
+    def _handle(self, event: ev.Event, reply: tuple[Crew, int] | None = None) -> None:
+        if self._state is not None:
+            return
+        self._handled_until = max(self._handled_until, event.time)
+        actions = self._scheduler.handle(event)
+        self._n += 1
+        try:
+            record = self._writer.append(Step(n=self._n, event=event, actions=tuple(actions)))
+        except SupersededError as error:
+            self.superseded = str(error)
+            return
+        self._pending.append(_Pending(record, actions, reply))
+        self._onlooker.step(event, actions)
+        self._tell_sampler(event)
+
+    def _effect(self, crew: Crew, effects: Effects, handle: bool = True) -> None:
+        now = self._clock.now()
+        for note in effects.notes:
+            self._note(note, now)
+        if effects.extra is not None and len(effects.extra) > 1:
+            self._append_note(
+                Note(
+                    time=now,
+                    topic="metrics",
+                    trial_id=crew.trial_id,
+                    incarnation=crew.incarnation,
+                    data={"training_iteration": crew.last_iteration, "metrics": effects.extra},
+                )
+            )
+        for peer, message in effects.sends:
+            self._server.send(peer, message)
+        if effects.kill_steps:
+            self._launcher.kill(crew.trial_id, crew.incarnation)
+        if handle:
+            for event in effects.events:
+                seq = effects.reply_to if isinstance(event, ev.ResultReported) else None
+                self._handle(event, None if seq is None else (crew, seq))
+        if effects.events:
+            self._watch_nodes(crew, now, handle)
+
+    def _watch_nodes(self, crew: Crew, now: float, handle: bool) -> None:
+        """A node whose every supervisor is silent is not used until it is heard of again."""
+        if not handle or not crew.closed:
+            return
+        for name in crew.silent_nodes:
+            if name not in self._down and not self._local:
+                self._node_lost(name, "its supervisor is silent", now)
+
+    def _node_lost(self, node: str, why: str, now: float) -> None:
+        if node in self._nodes and node not in self._down:
+            self._down.add(node)
+            self._handle(ev.NodeDown(time=now, node=node, why=why))
+
+    def _node_back(self, node: str, now: float) -> None:
+        if node in self._down:
+            self._down.discard(node)
+            self._handle(ev.NodeUp(time=now, node=node))
+
+    def _signal(self, name: str, now: float) -> None:
+        if name == "SIGINT":
+            self._num_interrupts += 1
+            save = self._num_interrupts == 1
+            why = "Ctrl-C" if save else "Ctrl-C twice"
+            self._note(f"{why}: {'saving everything' if save else 'ending now'}", now)
+            self._handle(ev.ShutdownRequested(time=now, save=save, suspend=True, why=why))
+        elif name in ("SIGUSR1", "SIGUSR2"):
+            chain = self._spec.experiment.span == "chain"
+            self._handle(ev.ShutdownRequested(time=now, save=True, suspend=chain, why=f"warning by {name}"))
+        else:
+            self._handle(ev.ShutdownRequested(time=now, save=False, suspend=True, why=name))
+
+    def _allocation_ends(self, at_unix_s: float | None, now: float) -> None:
+        ends_s = None if at_unix_s is None else at_unix_s - time.time() + now
+        before = self._allocation_ends_s
+        if (ends_s is None) == (before is None) and (before is None or abs(ends_s - before) < 2.0):  # type: ignore[operator]  # both are floats here
+            return
+        self._allocation_ends_s = ends_s
+        self._deadline_changed("the allocation's end has changed", now)
+
+    def _deadline_changed(self, why: str, now: float) -> None:
+        new = limits(
+            file_deadline_s=self._file_deadline_s,
+            allocation_ends_s=self._allocation_ends_s,
+            reserve_s=reserve_s(self._spec),
+            chain=self._spec.experiment.span == "chain",
+        )
+        self._handle(ev.DeadlineChanged(time=now, deadline_s=new.deadline_s, why=f"{why}: {new.why}"))
+
+    # ---- out
+
+    def _perform_until(self, n: int) -> None:
+        while self._pending and self._pending[0].record <= n:
+            pending = self._pending.popleft()
+            for action in pending.actions:
+                self._perform(action)
+            if pending.reply is not None:
+                crew, seq = pending.reply
+                reply = wire.Reply(crew.trial_id, crew.incarnation, seq, crew.leave_reason)
+                self._server.send(crew.rank_peer, reply)
+
+    def _perform(self, action: act.Action) -> None:
+        now = self._clock.now()
+        match action:
+            case act.RequestTrial(num=num):
+                self._ask(num)
+            case act.StartTrial():
+                self._start(action, now)
+            case act.PreemptTrial(reason=reason):
+                if crew := self._crews.get((action.trial_id, action.incarnation)):
+                    self._effect(crew, crew.preempt(reason))
+            case act.KillTrial():
+                if crew := self._crews.get((action.trial_id, action.incarnation)):
+                    self._effect(crew, crew.kill(now, action.because))
+            case act.SetTimer():
+                self._timers.set(action)
+            case act.PublishBest():
+                self._publish(action, now)
+            case act.DeleteCheckpoint(checkpoint=ref):
+                self._delete(self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration))
+            case act.SuspendExperiment():
+                self._state = ExperimentState.SUSPENDED
+                self.why = action.because
+            case act.FinishExperiment(state=state):
+                self._state = state
+                self.why = action.because
+
+    def _ask(self, num: int) -> None:
+        for _ in range(num):
+            trial_id = TrialId(len(self._scheduler.trials))
+            config = self._sampler.ask(trial_id)
+            now = max(self._clock.now(), self._last_time)
+            if config is None:
+                self._handle(ev.SearchExhausted(time=now))
+                return
+            self._handle(ev.TrialSubmitted(time=now, trial_id=trial_id, config=config))
+
+    def _tell_sampler(self, event: ev.Event) -> None:
+        tell_sampler(self._sampler, self._scheduler, event, self._told)
+
+    def _start(self, action: act.StartTrial, now: float) -> None:
+        try:
+            spec = self._launch_spec(action)
+        except OSError as error:
+            self._handle(
+                ev.LaunchRefused(
+                    time=now,
+                    trial_id=action.trial_id,
+                    incarnation=action.incarnation,
+                    retry_at=now + 10.0,
+                    why=f"the run folder cannot be written: {error}",
+                )
+            )
+            return
+        atoms = action.placement.atoms
+        crew = Crew(spec, lambda node: self._atoms_on(node, atoms), started_at=now)
+        self._crews[(action.trial_id, action.incarnation)] = crew
+        self._launcher.start(spec)
+
+    def _atoms_on(self, node: str, atoms: tuple[AtomId, ...]) -> tuple[AtomId, ...]:
+        return tuple(atom for atom in atoms if self._machine.atoms[atom].node == node)
+
+    def _launch_spec(self, action: act.StartTrial) -> LaunchSpec:
+        trial = self._scheduler.trials[action.trial_id]
+        nodes = self._launch_nodes(action.placement)
+        first = self._nodes[nodes[0].node]
+        master_addr = "127.0.0.1" if self._local else first.address or first.name
+        checkpoint = action.checkpoint
+        restore = None
+        if checkpoint is not None:
+            restore = self._folder.checkpoint(
+                checkpoint.trial_id, checkpoint.incarnation, checkpoint.training_iteration
+            )
+        table = self._spec
+        spec = LaunchSpec(
+            trial_id=action.trial_id,
+            incarnation=action.incarnation,
+            config=trial.config,
+            command=table.trial.command,
+            cwd=table.trial.cwd,
+            env=table.trial.env,
+            nodes=nodes,
+            master_addr=master_addr,
+            master_port=self._ports.lease(first.name),
+            channel=self._channel,
+            run_dir=str(self._folder.root),
+            metric=table.experiment.metric,
+            mode=table.experiment.mode,
+            max_iterations=table.trial.max_iterations,
+            seed=table.experiment.seed,
+            restore=None if restore is None else str(restore),
+            restore_iteration=0 if checkpoint is None else checkpoint.training_iteration,
+            wrap=table.launcher.wrap,
+            invented_gpus=self._invented_gpus,
+            checkpoint_budget=table.checkpoint.budget,
+            group_timeout_s=table.timeouts.group,
+        )
+        path = self._folder.launch_file(action.trial_id, action.incarnation)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(msgspec.json.encode(spec))
+        fresh.rename(path)
+        return spec
+
+    def _launch_nodes(self, placement: Placement) -> tuple[LaunchNode, ...]:
+        nodes: list[LaunchNode] = []
+        rank = 0
+        for share in shares_of(self._machine, placement):
+            nodes.append(
+                LaunchNode(
+                    node=share.node,
+                    gpus=share.gpus,
+                    cores=share.cores,
+                    memory_mb=share.memory_mb,
+                    first_rank=rank,
+                    job_gpus=self._nodes[share.node].gpus,
+                )
+            )
+            rank += len(share.gpus)
+        return tuple(nodes)
+
+    def _publish(self, action: act.PublishBest, now: float) -> None:
+        ref = action.checkpoint
+        source = self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
+        facts = {
+            "trial_id": ref.trial_id,
+            "incarnation": ref.incarnation,
+            "training_iteration": ref.training_iteration,
+            "metric_name": self._spec.experiment.metric,
+            "metric": action.metric,
+            "config": self._scheduler.trials[ref.trial_id].config,
+            "saved_s": round(now, 3),
+        }
+        try:
+            publish_best(self._folder, source, facts)
+        except OSError as error:
+            self._note(f"best/ could not be updated, the old one stands: {error}", now)
+
+    def _delete(self, path: Path) -> None:
+        self._deleting = [thread for thread in self._deleting if thread.is_alive()]
+        thread = threading.Thread(target=shutil.rmtree, args=(path,), kwargs={"ignore_errors": True})
+        thread.start()
+        self._deleting.append(thread)
+
+    def _forget(self, crew: Crew) -> None:
+        del self._crews[(crew.trial_id, crew.incarnation)]
+        self._ports.give_back(crew.spec.nodes[0].node, crew.spec.master_port)
+        self._server.forget(crew.rank_peer)
+        for node in crew.spec.nodes:
+            self._server.forget(supervisor_peer(crew.trial_id, crew.incarnation, node.node))
+
+    def _note(self, text: str, now: float) -> None:
+        self._append_note(Note(time=now, topic="driver", text=text))
+        self._onlooker.note(now, text)
+
+    def _append_note(self, note: Note) -> None:
+        try:
+            self._writer.append(note)
+        except SupersededError as error:
+            self.superseded = str(error)
+
+
+def reserve_s(spec: ExperimentSpec) -> float:
+    """Before the allocation's end: what the driver itself needs to seal the log and leave."""
+    return 10.0 if spec.timeouts.reserve is None else spec.timeouts.reserve
+
+
+def tell_sampler(
+    sampler: Sampler, scheduler: Scheduler, event: ev.Event, told: dict[TrialId, tuple[int, TrialState]]
+) -> None:
+    """Model-based samplers learn a trial's score when it leaves the field (paused, stopped, completed, failed).
+
+    A function of the logged events alone, so that a resumed driver rebuilds the sampler by the same calls.
+    """
+    if not isinstance(event, ev.TrialExited):
+        return
+    trial = scheduler.trials[event.trial_id]
+    if trial.state in (TrialState.PENDING, TrialState.STARTING, TrialState.RUNNING, TrialState.PREEMPTING):
+        return
+    if event.outcome is not Outcome.COMPLETED and trial.score is None:
+        return
+    key = (trial.training_iteration, trial.state)
+    if told.get(event.trial_id) != key:
+        told[event.trial_id] = key
+        sampler.tell(event.trial_id, trial.config, trial.training_iteration, trial.score, trial.state)

@@ -1,0 +1,164 @@
+"""What a run shows while it runs: a live view in a terminal, else one line per decision."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hpcsched.core import actions as act
+from hpcsched.core import events as ev
+from hpcsched.core.enums import AtomState, TrialState
+from hpcsched.core.scheduler import Scheduler
+from hpcsched.driver.story import lines_of
+from hpcsched.topology.machine import AtomId, Machine
+
+COLOURS = (
+    "cyan",
+    "green",
+    "yellow",
+    "magenta",
+    "blue",
+    "red",
+    "bright_cyan",
+    "bright_green",
+    "bright_yellow",
+)
+LIVE_STATES = (TrialState.STARTING, TrialState.RUNNING, TrialState.PREEMPTING)
+MOST_ATOMS_SHOWN = 512
+
+
+def clean(text: str) -> str:
+    """Without control characters: nothing that a trial prints may steer the user's terminal."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
+
+
+class Lines:
+    """One line per decision, flushed; for pipes, batch jobs and NO terminal."""
+
+    def __init__(self, machine: Machine, stream: TextIO) -> None:
+        self._machine = machine
+        self._stream = stream
+
+    def step(self, event: ev.Event, actions: list[act.Action]) -> None:
+        for line in lines_of(event, actions, self._machine, clean):
+            self._write(event.time, line)
+
+    def note(self, time_s: float, text: str) -> None:
+        self._write(time_s, clean(text))
+
+    def refresh(self, now: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, time_s: float, text: str) -> None:
+        try:
+            for number, line in enumerate(text.splitlines() or [""]):
+                prefix = f"[{time_s:8.1f} s] " if number == 0 else " " * 13
+                self._stream.write(prefix + line + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass  # whoever read us is gone (a closed pipe or terminal): the run goes on
+
+
+class LiveView:
+    """Deadline left, best score, trials by state, who holds which atoms, the latest decisions."""
+
+    def __init__(self, machine: Machine, scheduler: Scheduler, console: Console, metric: str) -> None:
+        self._machine = machine
+        self._scheduler = scheduler
+        self._metric = metric
+        self._recent: deque[str] = deque(maxlen=8)
+        self._deadline_s: float | None = None
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+        self._shown_at = -1.0
+
+    def step(self, event: ev.Event, actions: list[act.Action]) -> None:
+        if isinstance(event, ev.ExperimentBegan | ev.ExperimentResumed | ev.DeadlineChanged):
+            self._deadline_s = event.deadline_s
+        for line in lines_of(event, actions, self._machine, clean):
+            self._recent.append(f"[{event.time:7.1f} s] {line.splitlines()[0]}")
+
+    def note(self, time_s: float, text: str) -> None:
+        self._recent.append(f"[{time_s:7.1f} s] {clean(text).splitlines()[0] if text else ''}")
+
+    def refresh(self, now: float) -> None:
+        if now - self._shown_at < 0.25:
+            return
+        self._shown_at = now
+        try:
+            self._live.update(self._picture(now), refresh=True)
+        except (OSError, ValueError):
+            pass  # the terminal is gone: the run goes on
+
+    def close(self) -> None:
+        try:
+            self._live.stop()
+        except (OSError, ValueError):
+            pass
+
+    def _picture(self, now: float) -> Group:
+        scheduler = self._scheduler
+        head = Table.grid(expand=True, padding=(0, 1))
+        head.add_column(no_wrap=True)
+        head.add_column(ratio=1)
+        if self._deadline_s is None:
+            head.add_row("time", f"{now:.0f} s, no deadline")
+        else:
+            left = max(0.0, self._deadline_s - now)
+            head.add_row(
+                f"{left:.0f} s left",
+                ProgressBar(total=max(self._deadline_s, 1e-9), completed=min(now, self._deadline_s)),
+            )
+        best = scheduler.best
+        head.add_row(
+            f"best {self._metric}",
+            "none yet"
+            if best is None
+            else f"{best.metric:.6g} (trial {best.trial_id}, iteration {best.training_iteration})",
+        )
+        by_state: dict[TrialState, int] = {}
+        for trial in scheduler.trials:
+            by_state[trial.state] = by_state.get(trial.state, 0) + 1
+        head.add_row("trials", "  ".join(f"{num} {state.value}" for state, num in sorted(by_state.items())))
+        return Group(head, self._atoms(), Text("\n".join(self._recent), overflow="ellipsis", no_wrap=True))
+
+    def _atoms(self) -> Table:
+        grid = Table.grid(padding=(0, 1))
+        by_node: dict[str, Text] = {}
+        for atom in self._machine.atoms[:MOST_ATOMS_SHOWN]:
+            row = by_node.setdefault(atom.node, Text())
+            row.append_text(self._atom(atom.atom_id))
+        for node, row in by_node.items():
+            grid.add_row(node, row)
+        return grid
+
+    def _atom(self, atom_id: AtomId) -> Text:
+        state = self._scheduler.atom_state(atom_id)
+        holder = self._scheduler.holder(atom_id)
+        if holder is not None and state in (AtomState.HELD, AtomState.RESERVED):
+            mark = f"{holder:>4}" + ("…" if state is AtomState.RESERVED else " ")
+            return Text(mark, style=COLOURS[holder % len(COLOURS)])
+        marks = {AtomState.FREE: "   · ", AtomState.QUARANTINED: "   ? ", AtomState.DOWN: "   x "}
+        return Text(marks.get(state, "   · "), style="dim")
+
+
+def make_screen(
+    machine: Machine, scheduler: Scheduler, metric: str, stream: TextIO = sys.stdout
+) -> Lines | LiveView:
+    """A live view when `stream` is a terminal, else lines."""
+    console = Console(file=stream)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveView(machine, scheduler, console, metric)
+    return Lines(machine, stream)

@@ -1,0 +1,274 @@
+"""Dialogues with a crew: what supervisors, rank 0 and the launcher say, and what the core is told."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hpcsched import wire
+from hpcsched.core import events as ev
+from hpcsched.core.enums import Outcome
+from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew
+from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
+from hpcsched.topology.machine import AtomId
+
+T, I = 3, 2  # noqa: E741  (trial and incarnation)
+ATOMS = {"n1": (AtomId(0), AtomId(1)), "n2": (AtomId(4),)}
+
+
+def make_spec(nodes: tuple[str, ...] = ("n1",)) -> LaunchSpec:
+    rank = 0
+    shares = []
+    for node in nodes:
+        gpus = tuple(str(i) for i in range(len(ATOMS[node])))
+        shares.append(
+            LaunchNode(node=node, gpus=gpus, cores=(), memory_mb=None, first_rank=rank, job_gpus=gpus)
+        )
+        rank += len(gpus)
+    return LaunchSpec(
+        trial_id=T,
+        incarnation=I,
+        config={},
+        command=("true",),
+        cwd="/",
+        env={},
+        nodes=tuple(shares),
+        master_addr="n1",
+        master_port=20000,
+        channel=Channel(endpoints=(), server_key_file="", client_key_file=""),
+        run_dir="/",
+        metric="accuracy",
+        mode="max",
+        max_iterations=9,
+        seed=0,
+        restore=None,
+        restore_iteration=0,
+    )
+
+
+def make_crew(nodes: tuple[str, ...] = ("n1",)) -> Crew:
+    return Crew(make_spec(nodes), lambda node: ATOMS[node], started_at=10.0)
+
+
+def hello(node: str) -> wire.SupervisorHello:
+    return wire.SupervisorHello(T, I, node=node, pid=1, step_id="7.0", devices=(), cores=())
+
+
+def rank_hello() -> wire.RankHello:
+    return wire.RankHello(T, I, pid=5, world_size=2, setup_s={"import": 1.0}, restored_iteration=0)
+
+
+def report(seq: int, iteration: int, **metrics: float | None) -> wire.Report:
+    return wire.Report(T, I, seq=seq, training_iteration=iteration, metrics=metrics, time_this_iter_s=0.5)
+
+
+def goodbye(node: str, **exits: int) -> wire.SupervisorGoodbye:
+    return wire.SupervisorGoodbye(
+        T, I, node=node, exits={int(rank[1:]): code for rank, code in exits.items()}
+    )
+
+
+def exited(events: list[ev.Event]) -> ev.TrialExited:
+    (event,) = [event for event in events if isinstance(event, ev.TrialExited)]
+    return event
+
+
+def test_a_whole_life_is_started_reported_saved_and_completed() -> None:
+    crew = make_crew()
+    assert crew.heard(hello("n1"), 11.0).sends == [(f"{T}.{I}.sup.n1", wire.SupervisorWelcome(T, I))]
+    started = crew.heard(rank_hello(), 14.0)
+    assert started.events == [ev.TrialStarted(time=14.0, trial_id=T, incarnation=I, setup_time_s=4.0)]
+    effects = crew.heard(report(1, 1, accuracy=0.5, loss=2.0), 15.0)
+    assert effects.reply_to == 1
+    assert effects.events == [
+        ev.ResultReported(
+            time=15.0, trial_id=T, incarnation=I, training_iteration=1, metric=0.5, time_this_iter_s=0.5
+        )
+    ]
+    saved = crew.heard(wire.SavedCheckpoint(T, I, training_iteration=1, save_s=0.1, num_bytes=9), 15.5)
+    assert saved.events == [
+        ev.CheckpointSaved(
+            time=15.5, trial_id=T, incarnation=I, training_iteration=1, save_time_s=0.1, num_bytes=9
+        )
+    ]
+    assert crew.heard(wire.Leaving(T, I, how="completed", training_iteration=1), 16.0).events == []
+    assert crew.heard(wire.RankExited(T, I, node="n1", rank=0, code=0), 16.1).events == []
+    end = crew.heard(goodbye("n1", r0=0, r1=0), 16.2)
+    assert exited(end.events).outcome is Outcome.COMPLETED
+    assert exited(end.events).unproven == ()
+    assert crew.settled
+
+
+def test_a_report_that_comes_twice_is_judged_once_and_answered_twice() -> None:
+    crew = make_crew()
+    crew.heard(rank_hello(), 11.0)
+    assert len(crew.heard(report(1, 1, accuracy=0.5), 12.0).events) == 1
+    again = crew.heard(report(1, 1, accuracy=0.5), 12.5)
+    assert again.events == []
+    assert again.sends == [(f"{T}.{I}.rank0", wire.Reply(T, I, 1, None))]
+
+
+def test_metrics_that_are_no_numbers_arrive_as_none_with_their_problem() -> None:
+    crew = make_crew()
+    crew.heard(rank_hello(), 11.0)
+    seen = []
+    for seq, metrics in enumerate(
+        [{"loss": 1.0}, {"accuracy": None}, {"accuracy": float("inf")}, {"accuracy": float("-inf")}], start=1
+    ):
+        (event,) = crew.heard(report(seq, seq, **metrics), 12.0).events
+        assert isinstance(event, ev.ResultReported)
+        seen.append((event.metric, event.problem))
+    assert seen == [(None, "missing"), (None, "nan"), (None, "inf"), (None, "-inf")]
+
+
+def test_a_crashed_rank_ends_the_ranks_on_every_node() -> None:
+    crew = make_crew(("n1", "n2"))
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(hello("n2"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    effects = crew.heard(wire.RankExited(T, I, node="n2", rank=2, code=7, tail="boom"), 13.0)
+    assert {peer for peer, message in effects.sends if isinstance(message, wire.KillRanks)} == {
+        f"{T}.{I}.sup.n1",
+        f"{T}.{I}.sup.n2",
+    }
+    assert effects.events == []
+    assert crew.heard(goodbye("n2", r2=7), 13.1).events == []
+    end = exited(crew.heard(goodbye("n1", r0=-9, r1=-9), 13.2).events)
+    assert end.outcome is Outcome.CRASHED
+    assert "rank 2 on n2 ended with code 7" in end.why
+    assert "boom" in end.why
+
+
+def test_ranks_that_exit_with_0_and_without_a_word_have_crashed() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    end = exited(crew.heard(goodbye("n1", r0=0, r1=0), 12.0).events)
+    assert end.outcome is Outcome.CRASHED
+    assert "without a report" in end.why
+
+
+def test_what_breaks_after_the_goodbye_is_no_failure() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    crew.preempt("pause")
+    crew.heard(wire.Leaving(T, I, how="preempted", training_iteration=4), 13.0)
+    assert crew.heard(wire.RankExited(T, I, node="n1", rank=1, code=-6), 13.1).sends == []
+    assert exited(crew.heard(goodbye("n1", r0=0, r1=-6), 13.2).events).outcome is Outcome.PREEMPTED
+
+
+def test_a_preemption_before_the_first_contact_is_told_at_the_first_contact() -> None:
+    crew = make_crew()
+    assert crew.preempt("resize").sends == []
+    effects = crew.heard(rank_hello(), 12.0)
+    assert effects.sends == [(f"{T}.{I}.rank0", wire.LeaveOrder(T, I, "resize"))]
+
+
+def test_a_silent_supervisor_fails_the_node_and_its_atoms_are_unproven() -> None:
+    crew = make_crew(("n1", "n2"))
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(hello("n2"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    crew.heard(wire.Heartbeat(T, I, node="n1"), 16.5)
+    effects = crew.tick(11.0 + SILENT_AFTER_S + 0.6)
+    assert effects.kill_steps
+    assert (f"{T}.{I}.sup.n1", wire.KillRanks(T, I, effects.notes[0])) in effects.sends
+    end = exited(crew.heard(goodbye("n1", r0=-9, r1=-9), 17.0).events)
+    assert end.outcome is Outcome.NODE_FAILED
+    assert end.unproven == ATOMS["n2"]
+    assert not crew.settled
+    back = crew.nodes_gone(("n2",), 40.0)
+    assert back.events == [ev.AtomsReturned(time=40.0, atoms=ATOMS["n2"])]
+    assert crew.settled
+
+
+def test_a_supervisor_that_comes_back_after_the_end_is_told_to_kill() -> None:
+    crew = make_crew(("n1", "n2"))
+    for node in ("n1", "n2"):
+        crew.heard(hello(node), 11.0)
+    crew.heard(wire.Heartbeat(T, I, node="n1"), 16.0)
+    crew.tick(17.0)
+    crew.heard(goodbye("n1", r0=-9, r1=-9), 17.1)
+    assert crew.closed
+    effects = crew.heard(wire.Heartbeat(T, I, node="n2"), 60.0)
+    assert [type(message) for _, message in effects.sends] == [wire.KillRanks]
+    late = crew.heard(report(9, 9, accuracy=1.0), 60.1)
+    assert late.events == []
+    assert crew.heard(goodbye("n2", r2=-9), 60.2).events == [ev.AtomsReturned(time=60.2, atoms=ATOMS["n2"])]
+
+
+def test_the_driver_s_own_stop_is_nobody_s_silence() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.forgive_silence(60.0)
+    assert crew.tick(72.0).events == []
+
+
+def test_a_step_that_ends_before_its_supervisor_said_hello_is_a_failed_launch() -> None:
+    crew = make_crew()
+    end = exited(
+        crew.step_ended(("n1",), 1, "slurmstepd: error: execve(): python: No such file", 11.0).events
+    )
+    assert end.outcome is Outcome.LAUNCH_FAILED
+    assert "No such file" in end.why
+
+
+def test_a_refused_launch_blames_nobody() -> None:
+    crew = make_crew()
+    (event,) = crew.refused(15.0, "Requested nodes are busy", 11.0).events
+    assert event == ev.LaunchRefused(
+        time=11.0, trial_id=T, incarnation=I, retry_at=15.0, why="Requested nodes are busy"
+    )
+
+
+def test_a_port_in_use_waits_for_the_other_nodes_and_is_a_refusal() -> None:
+    crew = make_crew(("n1", "n2"))
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(hello("n2"), 11.0)
+    first = crew.heard(wire.SupervisorRefuses(T, I, node="n1", problem="port", why="in use"), 11.5)
+    assert first.events == []
+    (event,) = crew.heard(goodbye("n2", r2=-9), 11.9).events
+    assert isinstance(event, ev.LaunchRefused)
+    assert "port 20000 is in use on n1" in event.why
+
+
+def test_a_mismatch_sets_the_atoms_aside() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    effects = crew.heard(
+        wire.SupervisorRefuses(T, I, node="n1", problem="mismatch", why="GPU 0 belongs to pid 4"), 11.5
+    )
+    assert effects.events[0] == ev.MachineChanged(
+        time=11.5, down=ATOMS["n1"], why="n1: GPU 0 belongs to pid 4"
+    )
+    assert exited(effects.events).outcome is Outcome.LAUNCH_FAILED
+
+
+def test_a_kill_before_the_hello_ends_the_steps() -> None:
+    crew = make_crew()
+    assert crew.kill(12.0, "too late").kill_steps
+    end = exited(crew.step_ended(("n1",), -9, "", 12.5).events)
+    assert end.outcome is Outcome.KILLED
+
+
+def test_nobody_waits_for_ever_for_a_kill() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.kill(12.0, "it hangs")
+    for second in range(13, 22):
+        crew.heard(wire.Heartbeat(T, I, node="n1"), float(second))
+        crew.tick(float(second))
+    end = exited(crew.tick(12.0 + SETTLE_LIMIT_S + 0.5).events)
+    assert end.outcome is Outcome.KILLED
+    assert end.unproven == ATOMS["n1"]
+
+
+def test_out_of_memory_is_told_apart() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    gone = wire.RankExited(T, I, node="n1", rank=0, code=-9, out_of_memory=True)
+    crew.heard(gone, 12.0)
+    assert exited(crew.heard(goodbye("n1", r0=-9, r1=-9), 12.1).events).outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_effects_are_values() -> None:
+    assert msgspec.structs.asdict(make_crew().tick(10.5))["events"] == []
