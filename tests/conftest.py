@@ -1,0 +1,54 @@
+"""Options of the test run: full counts, and proof that the real cluster was used."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="full counts (tests marked `long` run, others use more cases)")
+    parser.addoption(
+        "--need-slurm", action="store_true", help="fail when no test marked `slurm` has run on the real cluster"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_RAN] = 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    skip = pytest.mark.skip(reason="full counts: only with --long")
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def long_run(request: pytest.FixtureRequest) -> bool:
+    """Whether full counts are wanted."""
+    return bool(request.config.getoption("--long"))
+
+
+_RAN: pytest.StashKey[int] = pytest.StashKey()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a generator hook
+    outcome = yield
+    report = outcome.get_result()
+    if report.when == "call" and not report.skipped and item.get_closest_marker("slurm"):
+        item.config.stash[_RAN] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.getoption("--need-slurm") and not session.config.stash[_RAN] and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    ran = config.stash[_RAN]
+    terminalreporter.write_line(f"tests on the real Slurm cluster: {ran} ran")
+    if config.getoption("--need-slurm") and not ran:
+        terminalreporter.write_line("FAILED: --need-slurm, and none of them ran", red=True)
