@@ -15,6 +15,20 @@ AtomId = NewType("AtomId", int)
 """Position of an atom in ``Machine.atoms``; 0 .. num_atoms - 1."""
 
 
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of one GPU (or MIG instance) besides its name in placements."""
+
+    gpu: str
+    uuid: str | None = None
+    model: str | None = None
+    memory_mb: int | None = None
+    cores: tuple[int, ...] = ()
+    """Cores of the job that are near it; empty where unknown."""
+    numa: int | None = None
+    nics: tuple[str, ...] = ()
+    """The nearest NICs; empty where unknown."""
+
+
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One node of the allocation, as far as the job may use it."""
 
@@ -29,6 +43,12 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPUs best linked to each other (NVLink islands); empty where unknown: the node is one island."""
     address: str | None = None
     """Address that other nodes reach it by; None: its name."""
+    devices: tuple[Device, ...] = ()
+    """In the order of `gpus`; empty where nothing more is known."""
+    core_groups: tuple[tuple[int, ...], ...] = ()
+    """Hardware threads that share a physical core, which no two atoms should share; empty: each core is its own."""
+    links: dict[str, str] = {}
+    """"0-1" -> "NV12", "PIX", ...: the path between two GPUs; empty where unknown."""
 
 
 class Atom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,13 +109,16 @@ def shares_of(machine: Machine, placement: Placement) -> tuple[NodeShare, ...]:
 def atoms_of_nodes(nodes: tuple[Node, ...], gpus_per_atom: int, *, source: str = "") -> Machine:
     """Cut each node's GPUs into atoms, islands first; cores and memory are shared out evenly.
 
+    An atom gets cores near its GPUs where that is known and leaves nobody with less than half of an even share.
+    Islands name their GPUs such that better linked ones stand together, so NVLink pairs come first.
     GPUs that do not fill an atom are left unused. Where a node has fewer cores than atoms, atoms share cores.
     """
+    assert gpus_per_atom >= 1
     atoms: list[Atom] = []
     for node in nodes:
         islands = node.islands or (node.gpus,)
         groups = [
-            island[i : i + gpus_per_atom]
+            tuple(island[i : i + gpus_per_atom])
             for island in islands
             for i in range(0, len(island) - gpus_per_atom + 1, gpus_per_atom)
         ]
@@ -104,22 +127,59 @@ def atoms_of_nodes(nodes: tuple[Node, ...], gpus_per_atom: int, *, source: str =
         groups += [
             tuple(rest[i : i + gpus_per_atom]) for i in range(0, len(rest) - gpus_per_atom + 1, gpus_per_atom)
         ]
-        for number, gpus in enumerate(groups):
+        cores = cores_of_groups(node, groups)
+        for gpus, mine in zip(groups, cores, strict=True):
             atoms.append(
                 Atom(
                     atom_id=AtomId(len(atoms)),
                     node=node.name,
-                    gpus=tuple(gpus),
-                    cores=_share(node.cores, number, len(groups)),
+                    gpus=gpus,
+                    cores=mine,
                     memory_mb=None if node.memory_mb is None else node.memory_mb // len(groups),
                 )
             )
     return Machine(nodes=nodes, atoms=tuple(atoms), gpus_per_atom=gpus_per_atom, source=source)
 
 
-def _share(cores: tuple[int, ...], number: int, num_shares: int) -> tuple[int, ...]:
-    if len(cores) < num_shares:
-        return (cores[number % len(cores)],) if cores else ()
-    first = number * len(cores) // num_shares
-    last = (number + 1) * len(cores) // num_shares
-    return cores[first:last]
+def cores_of_groups(node: Node, groups: list[tuple[str, ...]]) -> list[tuple[int, ...]]:
+    """The cores of each group of GPUs of a node: disjoint, all of one physical core together, near ones where they suffice."""
+    units = _physical_cores(node)
+    even = [_share(units, number, len(groups)) for number in range(len(groups))]
+    near_of = {device.gpu: frozenset(device.cores) for device in node.devices}
+    near = [frozenset().union(*(near_of.get(gpu, frozenset()) for gpu in group)) for group in groups]
+    if not groups or not all(near) or len(units) < len(groups):
+        return even
+    result: list[tuple[int, ...]] = [() for _ in groups]
+    taken: set[tuple[int, ...]] = set()
+    for pool in dict.fromkeys(near):
+        members = [number for number, cores in enumerate(near) if cores == pool]
+        mine = [unit for unit in units if unit not in taken and pool.issuperset(unit)]
+        taken.update(mine)
+        for position, number in enumerate(members):
+            if len(mine) >= len(members):
+                result[number] = _share(mine, position, len(members))
+    least = min(map(len, even))
+    return result if all(2 * len(cores) >= least and cores for cores in result) else even
+
+
+def _physical_cores(node: Node) -> list[tuple[int, ...]]:
+    """The job's cores on the node by physical core, in order of the lowest."""
+    usable = set(node.cores)
+    units: list[tuple[int, ...]] = []
+    for group in (*node.core_groups, *((core,) for core in node.cores)):
+        unit = tuple(core for core in group if core in usable)
+        if unit:
+            units.append(unit)
+            usable.difference_update(unit)
+    return sorted(units)
+
+
+def _share(units: list[tuple[int, ...]], number: int, num_shares: int) -> tuple[int, ...]:
+    if len(units) < num_shares:
+        # Whole physical cores do not go round: single threads may, else cores are shared.
+        units = [(core,) for unit in units for core in unit]
+    if len(units) < num_shares:
+        return units[number % len(units)] if units else ()
+    first = number * len(units) // num_shares
+    last = (number + 1) * len(units) // num_shares
+    return tuple(sorted(core for unit in units[first:last] for core in unit))

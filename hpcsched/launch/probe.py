@@ -1,0 +1,243 @@
+"""What machine is this? One short step a node in a Slurm allocation, or a look around on this computer.
+
+The driver's own environment is no witness: in `salloc`'s shell no GPU variable exists, in a batch script they tell of the first
+node only, and on a login node they tell nothing. So one task runs on every node of the job, with all that the job
+holds there (`--overlap`: it waits for nobody), and prints what it sees. Nodes of unequal GPU count get one step per
+count, for one `--gres` request over both is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hpcsched.errors import AllocationError, CommandError
+from hpcsched.launch.allocation import Allocation, RunCommand
+from hpcsched.launch.probe_node import MARK, read_node
+from hpcsched.topology.assemble import Assembled, MachineOptions, assemble
+from hpcsched.topology.facts import NodeFacts
+from hpcsched.topology.machine import Machine
+
+PROBE_TIMEOUT_S = 90.0
+ALONE_AT_MOST = 16
+"""So many nodes are asked one by one when a step over several did not answer."""
+
+DROPPED = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "OMPI_", "PALS_", "TORCHELASTIC_")
+KEPT = {
+    "SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_STEPMGR", "SLURM_JWT",
+}  # fmt: skip
+
+
+class Probed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The machine, the facts it was made of, and what could not be read. This is what `machine.json` holds."""
+
+    machine: Machine
+    facts: tuple[NodeFacts, ...]
+    invented: bool
+    """No real GPU anywhere: CPU cores play GPUs (LaunchSpec.invented_gpus)."""
+    warnings: tuple[str, ...] = ()
+
+
+def probe_machine(
+    allocation: Allocation,
+    options: MachineOptions,
+    environ: Mapping[str, str],
+    run_command: RunCommand,
+    *,
+    python: str = sys.executable,
+    srun_args: Sequence[str] = (),
+    cache: Path | None = None,
+    timeout_s: float = PROBE_TIMEOUT_S,
+) -> Probed:
+    """Ask every node of the allocation what it is.
+
+    `srun_args` are the site's ([launcher] srun_args). With `cache` (`RunFolder.machine`), facts of the same job and
+    nodes are read from there, and written to it. A node that does not answer is left out with a warning.
+    Raises AllocationError when no node answers, or no atom can be made.
+    """
+    warnings = list(allocation.warnings)
+    facts = _cached(cache, allocation)
+    if facts is None:
+        facts = _ask_nodes(allocation, environ, run_command, python, srun_args, timeout_s, warnings)
+    by_node = {fact.node: fact for fact in facts}
+    made = assemble(
+        [by_node[node] for node in allocation.nodes if node in by_node],
+        options,
+        grants={grant.node: grant for grant in allocation.grants},
+        switches=allocation.switches,
+        slurm_addresses={fact.name: fact.address for fact in allocation.node_facts if fact.address},
+        driver_node=allocation.driver_node,
+    )
+    probed = _probed(made, tuple(by_node[node] for node in allocation.nodes if node in by_node), warnings)
+    if cache is not None:
+        write_machine(cache, probed, allocation.job_id)
+    return probed
+
+
+def local_machine(
+    num_atoms: int | None,
+    options: MachineOptions,
+    environ: Mapping[str, str],
+    *,
+    default_atoms: int = 4,
+    cache: Path | None = None,
+) -> Probed:
+    """This computer as a machine of one node: its real GPUs, else `num_atoms * gpus_per_atom` invented ones.
+
+    `num_atoms` None: all real GPUs, or `default_atoms` invented atoms. The node's name is the host's; it is reached by
+    127.0.0.1. Memory is not shared out (nothing enforces it here).
+    """
+    facts = msgspec.structs.replace(read_node(environ), node=socket.gethostname(), topology_address="")
+    wanted = (num_atoms or default_atoms) * options.gpus_per_atom
+    if not facts.gpus and options.gpus_per_node is None:
+        options = msgspec.structs.replace(options, gpus_per_node=wanted)
+    if facts.gpus and num_atoms is not None:
+        if wanted > len(facts.gpus):
+            raise AllocationError(
+                f"[atoms] num_atoms = {num_atoms} of {options.gpus_per_atom} GPUs each, but this computer shows {len(facts.gpus)} GPUs ({facts.gpu_rule})"
+            )
+        options = msgspec.structs.replace(options, max_gpus=wanted)
+    made = assemble([facts], options, driver_node=facts.node)
+    node = msgspec.structs.replace(made.machine.nodes[0], address="127.0.0.1")
+    made = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, nodes=(node,)))
+    probed = _probed(made, (facts,), [])
+    if cache is not None:
+        write_machine(cache, probed, "")
+    return probed
+
+
+def _probed(made: Assembled, facts: tuple[NodeFacts, ...], warnings: Sequence[str]) -> Probed:
+    return Probed(made.machine, facts, made.invented, tuple(dict.fromkeys([*warnings, *made.warnings])))
+
+
+def probe_argv(
+    nodes: Sequence[str], gres: str | None, *, python: str, srun_args: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """One task on each of `nodes`. `gres`: "gpu:4", "none", or None to leave it to Slurm."""
+    num = str(len(nodes))
+    return (
+        "srun", "--overlap", "-N", num, "-n", num, "--ntasks-per-node=1", "-w", ",".join(nodes),
+        *(() if gres is None else (f"--gres={gres}",)),
+        "--cpu-bind=none", "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered", "--input=none",
+        *srun_args, python, "-m", "hpcsched.launch.probe_node",
+    )  # fmt: skip
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a step may inherit: not the job's own request, which would become the step's (contract: by prefix)."""
+    return {name: value for name, value in environ.items() if name in KEPT or not name.startswith(DROPPED)}
+
+
+def _ask_nodes(
+    allocation: Allocation,
+    environ: Mapping[str, str],
+    run_command: RunCommand,
+    python: str,
+    srun_args: Sequence[str],
+    timeout_s: float,
+    warnings: list[str],
+) -> tuple[NodeFacts, ...]:
+    env = step_environment(environ) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "SLURM_JOB_ID": allocation.job_id}
+    answers: dict[str, NodeFacts] = {}
+    refusals: dict[str, str] = {}
+
+    def ask(nodes: Sequence[str], gres: str | None) -> None:
+        argv = probe_argv(nodes, gres, python=python, srun_args=srun_args)
+        try:
+            text = run_command(argv, timeout_s=timeout_s, env=env)
+        except CommandError as error:
+            text = error.stdout
+            lines = error.stderr.strip().splitlines()
+            why = (
+                "timed out"
+                if error.returncode is None
+                else lines[-1]
+                if lines
+                else f"code {error.returncode}"
+            )
+            refusals.update(dict.fromkeys(nodes, why))
+        for fact in parse_answers(text):
+            answers.setdefault(fact.node, fact)
+
+    for gres, nodes in by_request(allocation).items():
+        ask(nodes, gres)
+        if gres != "none" and not any(node in answers for node in nodes):
+            # The job's own word on its GPUs was wrong, or missing: let Slurm say what it gives.
+            ask(nodes, None)
+        missing = [node for node in nodes if node not in answers]
+        if len(nodes) > 1:
+            for node in missing[:ALONE_AT_MOST]:
+                ask([node], gres)
+    silent = [node for node in allocation.nodes if node not in answers]
+    if not answers:
+        raise AllocationError(
+            f"no node of job {allocation.job_id} answered the probe step: "
+            + "; ".join(f"{node}: {refusals.get(node, 'no answer')}" for node in silent[:4])
+            + ". Try `srun --overlap -N1 -n1 hostname` in this shell."
+        )
+    warnings += [
+        f"{node} did not answer the probe step and is left out ({refusals.get(node, 'no answer')})"
+        for node in silent
+    ]
+    return tuple(answers.values())
+
+
+def by_request(allocation: Allocation) -> dict[str | None, tuple[str, ...]]:
+    """--gres request -> nodes to ask it of. From what the job holds, else from what the node has."""
+    granted = {grant.node: grant for grant in allocation.grants}
+    has = {fact.name: fact.gpus.num for fact in allocation.node_facts}
+    by_gres: dict[str | None, list[str]] = {}
+    for node in allocation.nodes:
+        grant = granted.get(node)
+        num = has.get(node) if grant is None or grant.gpus is None else grant.gpus.num
+        gres = None if num is None else f"gpu:{num}" if num else "none"
+        by_gres.setdefault(gres, []).append(node)
+    return {gres: tuple(nodes) for gres, nodes in by_gres.items()}
+
+
+def parse_answers(text: str) -> list[NodeFacts]:
+    """The probe's lines among whatever else was printed."""
+    found: list[NodeFacts] = []
+    for line in text.splitlines():
+        _, mark, rest = line.partition(MARK)
+        if mark:
+            try:
+                found.append(msgspec.json.decode(rest, type=NodeFacts))
+            except msgspec.DecodeError:
+                continue
+    return found
+
+
+class _MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    job_id: str
+    probed: Probed
+
+
+def write_machine(file: Path, probed: Probed, job_id: str) -> None:
+    """Write `machine.json` by rename; readable by the owner only, as all of the run folder."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(_MachineFile(job_id, probed)), indent=1))
+    temporary.chmod(0o600)
+    temporary.replace(file)
+
+
+def read_machine(file: Path) -> tuple[str, Probed] | None:
+    """(job id, what was probed) of a `machine.json`; None when it is missing or another version's."""
+    try:
+        read = msgspec.json.decode(file.read_bytes(), type=_MachineFile)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return read.job_id, read.probed
+
+
+def _cached(cache: Path | None, allocation: Allocation) -> tuple[NodeFacts, ...] | None:
+    read = None if cache is None else read_machine(cache)
+    if read is None or read[0] != allocation.job_id:
+        return None
+    facts = read[1].facts
+    return facts if {fact.node for fact in facts} >= set(allocation.nodes) else None
