@@ -20,14 +20,10 @@ INTERRUPTED = 130
 class LazyGroup(typer.core.TyperGroup):
     """A group whose commands are known by name and help line; a module is imported when its command is resolved."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """For help and completion: a stand-in that has a name and a help line."""
-        if cmd_name not in COMMANDS:
-            return None
-        return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name].help)
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        # Stand-ins with a name and a help line, for help, completion and "did you mean".
+        self.commands = {name: typer.core.TyperCommand(name, help=COMMANDS[name].help) for name in COMMANDS}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, stand_in, rest = super().resolve_command(ctx, args)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcsched.config.configurations import read_list_file
-from hpcsched.config.deadline import clock_to_unix
+from hpcsched.config.deadline import clock_time
 from hpcsched.config.files import find_program, is_file, is_folder
 from hpcsched.config.kinds import WrongValueError
 from hpcsched.config.mistakes import Mistakes
@@ -31,7 +31,13 @@ def check(
 ) -> None:
     """Adds to `mistakes`; keys in which a mistake was found already are compared with nothing."""
     _check_rungs(spec, mistakes)
-    _check_deadline(spec, mistakes, inside_job="SLURM_JOB_ID" in environ, now=now, simulated=simulated)
+    _check_deadline(
+        spec,
+        mistakes,
+        inside_job=bool(environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")),
+        now=now,
+        simulated=simulated,
+    )
     _check_atoms(spec, mistakes, given)
     _check_search(spec, mistakes, given)
     if not simulated:
@@ -83,7 +89,7 @@ def _check_deadline(
     experiment = spec.experiment
     if experiment.deadline_at is not None:
         try:
-            at = clock_to_unix(experiment.deadline_at, now=now)
+            at = clock_time(experiment.deadline_at, now)
         except ValueError as error:
             mistakes.add("experiment.deadline", str(error), experiment.deadline_at)
             return
@@ -120,14 +126,17 @@ def _check_deadline(
 
 def _check_atoms(spec: ExperimentSpec, mistakes: Mistakes, given: AbstractSet[str]) -> None:
     atoms = spec.atoms
-    if atoms.gpus_per_node is not None and mistakes.clean("atoms.gpus_per_atom", "atoms.gpus_per_node"):
-        if atoms.gpus_per_atom > atoms.gpus_per_node:
-            mistakes.add(
-                "atoms.gpus_per_atom",
-                f"an atom lies on one node, and a node has gpus_per_node = {atoms.gpus_per_node}",
-                atoms.gpus_per_atom,
-                f"1 to {atoms.gpus_per_node}",
-            )
+    if (
+        atoms.gpus_per_node is not None
+        and mistakes.clean("atoms.gpus_per_atom", "atoms.gpus_per_node")
+        and atoms.gpus_per_atom > atoms.gpus_per_node
+    ):
+        mistakes.add(
+            "atoms.gpus_per_atom",
+            f"an atom lies on one node, and a node has gpus_per_node = {atoms.gpus_per_node}",
+            atoms.gpus_per_atom,
+            f"1 to {atoms.gpus_per_node}",
+        )
     if (
         "atoms.num_atoms" in given
         and spec.launcher.kind == "srun"

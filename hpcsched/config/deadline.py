@@ -40,7 +40,7 @@ def parse_deadline(value: object) -> tuple[float | None, str | None]:
     return seconds, None
 
 
-def clock_to_unix(text: str, *, now: float, timezone: dt.tzinfo | None = None) -> float:
+def clock_time(text: str, now: float, timezone: dt.tzinfo | None = None) -> float:
     """UNIX seconds of the clock time `text`, given the moment `now` (UNIX s).
 
     `timezone` is that of texts without an offset; None: this computer's. "17:30" is the first one later than

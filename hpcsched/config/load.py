@@ -401,7 +401,7 @@ class _Reader:
 
 def _name_from(file: Path) -> str:
     stem = "".join(
-        character if character.isascii() and character.isalnum() or character in "._-" else "-"
+        character if (character.isascii() and character.isalnum()) or character in "._-" else "-"
         for character in file.stem
     )
     return stem.strip("._-")[:100] or "experiment"

@@ -1,0 +1,281 @@
+"""`hpcsched check`: what an experiment file would run, here and now. Starts no trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from hpcsched.config.spec import ExperimentSpec
+    from hpcsched.launch.allocation import Allocation
+    from hpcsched.launch.probe import Probed
+    from hpcsched.topology.machine import Machine
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")],
+    deadline: Annotated[str | None, typer.Option(help="In place of the file's deadline.")] = None,
+    launcher: Annotated[str | None, typer.Option(help="In place of the file's: auto, local or srun.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Print what an experiment file would run: atoms, sizes, ranks, commands, deadline, rungs, one configuration.
+
+    Exit code 0 when it could be run here, 2 with every mistake that was found otherwise. Starts no trial; inside a Slurm
+    allocation one short step a node reads the machine.
+    """
+    from hpcsched.config.load import load_experiment
+    from hpcsched.launch.allocation import read_allocation
+    from hpcsched.launch.command import run_command
+
+    spec = load_experiment(
+        file, overrides={"experiment.deadline": deadline, "launcher.kind": launcher}, simulate=False
+    )
+    environ = dict(os.environ)
+    allocation = None
+    if spec.launcher.kind != "local":
+        allocation = read_allocation(environ, run_command, hostname=socket.gethostname())
+    probed = read_machine(spec, allocation, environ)
+    plan = plan_of(spec, allocation, probed.machine, now=time.time(), warnings=probed.warnings)
+    typer.echo(json.dumps(plan, indent=2, default=str) if as_json else text_of(plan))
+
+
+def read_machine(spec: ExperimentSpec, allocation: Allocation | None, environ: Mapping[str, str]) -> Probed:
+    """The machine as a run would see it. Raises AllocationError."""
+    from hpcsched.errors import AllocationError
+    from hpcsched.launch.command import run_command
+    from hpcsched.launch.probe import local_machine, probe_machine
+    from hpcsched.topology.assemble import MachineOptions
+
+    options = MachineOptions(
+        gpus_per_atom=spec.atoms.gpus_per_atom,
+        gpus_per_node=spec.atoms.gpus_per_node,
+        driver_cores=spec.driver.driver_cores,
+        driver_memory_mb=spec.driver.driver_memory_mb,
+        interface=spec.launcher.interface,
+    )
+    if allocation is not None:
+        return probe_machine(allocation, options, environ, run_command, srun_args=spec.launcher.srun_args)
+    if spec.launcher.kind == "srun":
+        raise AllocationError(
+            f'{spec.file}: launcher.kind = "srun" needs a Slurm job, and this is none (SLURM_JOB_ID is not set). '
+            "Run check inside salloc or sbatch, or take --launcher local"
+        )
+    return local_machine(spec.atoms.num_atoms, options, environ)
+
+
+def plan_of(
+    spec: ExperimentSpec,
+    allocation: Allocation | None,
+    machine: Machine,
+    *,
+    now: float,
+    warnings: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Everything that `check` prints, as one JSON-like object. Durations in seconds, moments in UNIX seconds."""
+    from hpcsched.config.settings import core_settings
+    from hpcsched.core.sizes import Sizes
+    from hpcsched.search.samplers import make_sampler
+
+    settings = core_settings(spec)
+    sizes = Sizes(settings.multiple_of, settings.max_trial_atoms)
+    num_atoms = len(machine.atoms)
+    allowed = [size for size in range(1, num_atoms + 1) if sizes.allows(size)]
+    sampler = make_sampler(spec, seed=spec.experiment.seed)
+    policy = spec.scheduler.policy
+    return {
+        "experiment": spec.experiment.name,
+        "file": str(spec.file),
+        "metric": spec.experiment.metric,
+        "mode": spec.experiment.mode.value,
+        "metric_window": spec.experiment.metric_window,
+        "command": list(spec.launcher.wrap + spec.trial.command),
+        "cwd": spec.trial.cwd,
+        "launcher": "local" if allocation is None else "srun",
+        "machine": {
+            "source": machine.source,
+            "nodes": [
+                {
+                    "node": node.name,
+                    "gpus": len(node.gpus),
+                    "cores": len(node.cores),
+                    "memory_mb": node.memory_mb,
+                }
+                for node in machine.nodes
+            ],
+            "num_atoms": num_atoms,
+            "gpus_per_atom": machine.gpus_per_atom,
+            "warnings": list(warnings),
+        },
+        "sizes": allowed,
+        "world_sizes": [size * machine.gpus_per_atom for size in allowed],
+        "launches": launches_of(
+            spec, machine, sizes=sorted({allowed[0], allowed[-1]}), allocation=allocation
+        ),
+        "deadline": deadline_of(spec, allocation, now),
+        "policy": {
+            "name": str(policy.__struct_config__.tag),
+            "options": {name: getattr(policy, name) for name in policy.__struct_fields__},
+            "reduction_factor": settings.reduction_factor,
+        },
+        "rungs": rungs_of(settings.grace_period, settings.max_iterations, settings.reduction_factor),
+        "max_iterations": settings.max_iterations,
+        "search": {
+            "sampler": spec.search.sampler,
+            "num_trials": settings.num_trials,
+            "first": len(spec.search.first),
+            "example": sampler.ask(0),
+        },
+    }
+
+
+def rungs_of(grace_period: int, max_iterations: int, reduction_factor: int) -> list[int]:
+    """Iterations at which trials are compared: r eta^k, below R."""
+    rungs = []
+    milestone = grace_period
+    while milestone < max_iterations:
+        rungs.append(milestone)
+        milestone *= reduction_factor
+    return rungs
+
+
+def deadline_of(spec: ExperimentSpec, allocation: Allocation | None, now: float) -> dict[str, Any]:
+    """When it would end if it began now: the earlier of the file's deadline and the job's end less the reserve."""
+    from hpcsched.config.deadline import clock_time
+
+    table = spec.experiment
+    file_at = clock_time(table.deadline_at, now) if table.deadline_at is not None else None
+    if table.deadline is not None:
+        file_at = now + table.deadline
+    ends_at = None if allocation is None else allocation.ends_at
+    reserve_s = 10.0 if spec.timeouts.reserve is None else spec.timeouts.reserve
+    job_at = None if ends_at is None or table.span == "chain" else ends_at - reserve_s
+    at = min((moment for moment in (file_at, job_at) if moment is not None), default=None)
+    return {
+        "at": at,
+        "in_s": None if at is None else at - now,
+        "whose": "none" if at is None else "file" if at == file_at else "allocation",
+        "allocation_ends_at": ends_at,
+        "reserve_s": reserve_s if ends_at is not None else None,
+        "span": table.span,
+    }
+
+
+def launches_of(
+    spec: ExperimentSpec, machine: Machine, *, sizes: list[int], allocation: Allocation | None
+) -> list[dict[str, Any]]:
+    """How a trial of each size would be started on an empty machine."""
+    from hpcsched.topology.machine import shares_of
+    from hpcsched.topology.pool import Pool
+
+    launches = []
+    for size in sizes:
+        placement = Pool(machine).find(size)
+        if placement is None:
+            continue
+        shares = shares_of(machine, placement)
+        launches.append(
+            {
+                "num_atoms": size,
+                "world_size": sum(len(share.gpus) for share in shares),
+                "nodes": {share.node: list(share.gpus) for share in shares},
+                "commands": commands_of(spec, machine, shares, allocation),
+            }
+        )
+    return launches
+
+
+def commands_of(
+    spec: ExperimentSpec, machine: Machine, shares: Any, allocation: Allocation | None
+) -> list[list[str]]:
+    """The argument lists of an incarnation: one node supervisor a node."""
+    del machine, allocation
+    return [list(spec.launcher.wrap + spec.trial.command) for _ in shares]
+
+
+def text_of(plan: Mapping[str, Any]) -> str:
+    """The plan for people."""
+    import shlex
+
+    from hpcsched.config.duration import format_duration
+    from hpcsched.config.kinds import show
+
+    machine, search, policy = plan["machine"], plan["search"], plan["policy"]
+    window = plan["metric_window"]
+    score = f"{plan['metric']}, {plan['mode']}" + (
+        f", mean of the last {window} reports" if window > 1 else ""
+    )
+    rows: list[tuple[str, str]] = [
+        ("experiment", f"{plan['experiment']}  ({plan['file']})"),
+        ("score", score),
+        ("command", f"{shlex.join(plan['command'])}  (in {plan['cwd']})"),
+        ("launcher", plan["launcher"]),
+        ("machine", machine["source"] or "this computer"),
+    ]
+    for node in machine["nodes"]:
+        memory = "" if node["memory_mb"] is None else f", {node['memory_mb']} MB"
+        rows.append(("", f"{node['node']}: {node['gpus']} GPUs, {node['cores']} cores{memory}"))
+    rows += [("warning", warning) for warning in machine["warnings"]]
+    rows += [
+        (
+            "atoms",
+            f"{machine['num_atoms']} of {machine['gpus_per_atom']} GPU{'s' * (machine['gpus_per_atom'] > 1)} each",
+        ),
+        ("sizes", _series(plan["sizes"]) + " atoms a trial"),
+        ("ranks", _series(plan["world_sizes"]) + " (one a GPU)"),
+        ("deadline", _deadline_text(plan["deadline"])),
+        ("policy", f"{policy['name']}, reduction factor {policy['reduction_factor']}"),
+    ]
+    rows += [
+        ("", f"{name} = {show(value)}") for name, value in policy["options"].items() if value is not None
+    ]
+    first = f", {search['first']} given ones first" if search["first"] else ""
+    num = (
+        "as many as fit before the deadline"
+        if search["num_trials"] is None
+        else f"at most {search['num_trials']}"
+    )
+    if search["num_trials"] is None and search["sampler"] in ("grid", "list"):
+        num = "all"
+    rows += [
+        ("rungs", f"{_series(plan['rungs']) or 'none'}; complete at {plan['max_iterations']} iterations"),
+        ("trials", f"{num}, by sampler {search['sampler']}{first}"),
+        ("first config", show(search["example"], longest=400)),
+    ]
+    for launch in plan["launches"]:
+        where = ", ".join(f"{node} GPU {','.join(gpus)}" for node, gpus in launch["nodes"].items())
+        rows.append(
+            (
+                f"{launch['num_atoms']} atom{'s' * (launch['num_atoms'] > 1)}",
+                f"world size {launch['world_size']}: {where}",
+            )
+        )
+        rows += [("", shlex.join(argv)) for argv in launch["commands"]]
+    return "\n".join(f"{label:<13} {text}".rstrip() for label, text in rows)
+
+
+def _series(numbers: list[int]) -> str:
+    """1, 2, 4, ..., 64 when there are many."""
+    if len(numbers) <= 8:
+        return ", ".join(map(str, numbers))
+    return ", ".join(map(str, numbers[:4])) + f", ..., {numbers[-1]}"
+
+
+def _deadline_text(deadline: Mapping[str, Any]) -> str:
+    from hpcsched.config.duration import format_duration
+
+    if deadline["at"] is None:
+        return "none"
+    moment = datetime.fromtimestamp(deadline["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    text = f"{format_duration(round(deadline['in_s']))} from now ({moment}), "
+    text += "by the experiment file" if deadline["whose"] == "file" else "by the end of the Slurm job"
+    if deadline["reserve_s"] is not None:
+        text += f"; reserve {format_duration(deadline['reserve_s'])} before the job's end"
+    return text
