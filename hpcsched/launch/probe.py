@@ -18,6 +18,7 @@ import msgspec
 
 from hpcsched.errors import AllocationError, CommandError
 from hpcsched.launch.allocation import Allocation, RunCommand
+from hpcsched.launch.gpurequest import gpu_requests
 from hpcsched.launch.probe_node import MARK, read_node
 from hpcsched.topology.assemble import Assembled, MachineOptions, assemble
 from hpcsched.topology.facts import NodeFacts
@@ -116,13 +117,13 @@ def _probed(made: Assembled, facts: tuple[NodeFacts, ...], warnings: Sequence[st
 
 
 def probe_argv(
-    nodes: Sequence[str], gres: str | None, *, python: str, srun_args: Sequence[str] = ()
+    nodes: Sequence[str], gpus: str | None, *, python: str, srun_args: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """One task on each of `nodes`. `gres`: "gpu:4", "none", or None to leave it to Slurm."""
+    """One task on each of `nodes`. `gpus`: the option that asks for GPUs; None: none, Slurm then gives what it likes."""
     num = str(len(nodes))
     return (
         "srun", "--overlap", "-N", num, "-n", num, "--ntasks-per-node=1", "-w", ",".join(nodes),
-        *(() if gres is None else (f"--gres={gres}",)),
+        *(() if gpus is None else (gpus,)),
         "--cpu-bind=none", "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered", "--input=none",
         *srun_args, python, "-m", "hpcsched.launch.probe_node",
     )  # fmt: skip
@@ -146,8 +147,8 @@ def _ask_nodes(
     answers: dict[str, NodeFacts] = {}
     refusals: dict[str, str] = {}
 
-    def ask(nodes: Sequence[str], gres: str | None) -> None:
-        argv = probe_argv(nodes, gres, python=python, srun_args=srun_args)
+    def ask(nodes: Sequence[str], gpus: str | None) -> None:
+        argv = probe_argv(nodes, gpus, python=python, srun_args=srun_args)
         try:
             text = run_command(argv, timeout_s=timeout_s, env=env)
         except CommandError as error:
@@ -160,19 +161,28 @@ def _ask_nodes(
                 if lines
                 else f"code {error.returncode}"
             )
-            refusals.update(dict.fromkeys(nodes, why))
+            for node in nodes:
+                refusals.setdefault(node, why)
         for fact in parse_answers(text):
             answers.setdefault(fact.node, fact)
 
-    for gres, nodes in by_request(allocation).items():
-        ask(nodes, gres)
-        if gres != "none" and not any(node in answers for node in nodes):
-            # The job's own word on its GPUs was wrong, or missing: let Slurm say what it gives.
-            ask(nodes, None)
-        missing = [node for node in nodes if node not in answers]
-        if len(nodes) > 1:
-            for node in missing[:ALONE_AT_MOST]:
-                ask([node], gres)
+    job_gpus = job_gpus_of(allocation)
+    known = [node for node in allocation.nodes if job_gpus[node] is not None]
+    unknown = [node for node in allocation.nodes if job_gpus[node] is None]
+    for request in gpu_requests(known, {node: job_gpus[node] or 0 for node in known}):
+        ask(request.nodes, request.option)
+    if unknown:
+        ask(unknown, None)
+    # One dead node refuses the step to all; and Slurm's word on a node's GPUs may be wrong.
+    asked_alone = 0
+    for node in allocation.nodes:
+        if node in answers or asked_alone == ALONE_AT_MOST:
+            continue
+        asked_alone += 1
+        num = job_gpus[node]
+        for option in (f"--gpus={num}" if num else None, None, "--gres=none"):
+            if node not in answers:
+                ask([node], option)
     silent = [node for node in allocation.nodes if node not in answers]
     if not answers:
         raise AllocationError(
@@ -187,17 +197,11 @@ def _ask_nodes(
     return tuple(answers.values())
 
 
-def by_request(allocation: Allocation) -> dict[str | None, tuple[str, ...]]:
-    """--gres request -> nodes to ask it of. From what the job holds, else from what the node has."""
-    granted = {grant.node: grant for grant in allocation.grants}
+def job_gpus_of(allocation: Allocation) -> dict[str, int | None]:
+    """How many GPUs the job holds on each node: Slurm's word on the job, else on the node; None: it says nothing."""
+    granted = {grant.node: grant.gpus.num for grant in allocation.grants if grant.gpus is not None}
     has = {fact.name: fact.gpus.num for fact in allocation.node_facts}
-    by_gres: dict[str | None, list[str]] = {}
-    for node in allocation.nodes:
-        grant = granted.get(node)
-        num = has.get(node) if grant is None or grant.gpus is None else grant.gpus.num
-        gres = None if num is None else f"gpu:{num}" if num else "none"
-        by_gres.setdefault(gres, []).append(node)
-    return {gres: tuple(nodes) for gres, nodes in by_gres.items()}
+    return {node: granted.get(node, has.get(node)) for node in allocation.nodes}
 
 
 def parse_answers(text: str) -> list[NodeFacts]:

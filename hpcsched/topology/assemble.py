@@ -111,7 +111,21 @@ def assemble(
     return Assembled(
         machine=machine,
         invented=not any(fact.gpus for fact in facts),
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=_gathered(warnings),
+    )
+
+
+def _gathered(warnings: Sequence[str]) -> tuple[str, ...]:
+    """What several nodes say in the same words is said once, with their names."""
+    by_text: dict[str, list[str]] = {}
+    for warning in warnings:
+        node, colon, text = warning.partition(": ")
+        by_text.setdefault(text if colon else node, []).append(node if colon else "")
+    return tuple(
+        f"{', '.join(nodes[:4])}{f' and {len(nodes) - 4} more' if len(nodes) > 4 else ''}: {text}"
+        if nodes[0]
+        else text
+        for text, nodes in by_text.items()
     )
 
 
