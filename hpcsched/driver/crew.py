@@ -281,10 +281,7 @@ class Crew:
         if self._leaving is not None and self._leaving.how != "failed":
             # All is saved and said: what breaks while groups are torn down is no failure of the trial.
             return Effects(notes=[f"rank {message.rank} ended with code {message.code} after its goodbye"])
-        if message.out_of_memory:
-            outcome = Outcome.OUT_OF_MEMORY
-        else:
-            outcome = Outcome.CRASHED
+        outcome = Outcome.OUT_OF_MEMORY if message.out_of_memory else Outcome.CRASHED
         how = f"signal {-message.code}" if message.code < 0 else f"code {message.code}"
         why = f"rank {message.rank} on {message.node} ended with {how}"
         if message.tail:

@@ -31,7 +31,7 @@ def best_in_words(result: Result) -> list[str]:
     return lines
 
 
-def ending(result: Result, *, width: int, picture: str = "") -> str:
+def ending(result: Result, picture: str = "") -> str:
     """All of it, as text. `picture`: who held which atom when."""
     root = result.folder.root
     lines = [""]

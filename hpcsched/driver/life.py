@@ -20,7 +20,7 @@ import msgspec
 
 from hpcsched.channel.keys import create_keys
 from hpcsched.channel.server import Server
-from hpcsched.config.deadline import clock_time
+from hpcsched.config.deadline import clock_to_unix
 from hpcsched.config.load import load_experiment
 from hpcsched.config.settings import core_settings
 from hpcsched.config.spec import ExperimentSpec
@@ -38,6 +38,7 @@ from hpcsched.driver.deadline import limits
 from hpcsched.driver.folder import make_run_folder
 from hpcsched.driver.keeper import Chore, Keeper
 from hpcsched.driver.loop import Loop, reserve_s, tell_sampler
+from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
 from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.screen import make_screen
@@ -47,21 +48,22 @@ from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.lease import Lease, acquire
 from hpcsched.eventlog.reader import JournalReader
 from hpcsched.eventlog.records import End, Header, Step
-from hpcsched.launch.allocation import Allocation, allocation_ends_at, read_allocation
+from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
-from hpcsched.launch.probe import local_machine, node_is_usable, probe_machine
+from hpcsched.launch.probe import Probed, local_machine, probe_machine
 from hpcsched.launch.srun import SrunLauncher
 from hpcsched.launchspec import Channel
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler, make_sampler
+from hpcsched.topology.assemble import MachineOptions
 from hpcsched.topology.machine import Machine
 
 SEAL_LIMIT_S = 120.0
 CONTROL_S = 1.0
 ALLOCATION_S = 20.0
-NODES_S = 5.0
+NODES_S = 1.0
 """Periods of the keeper's chores."""
 
 
@@ -124,7 +126,7 @@ def run_experiment(
 
 def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
     if not request.resume:
-        spec = load_experiment(request.target, overrides=request.overrides)
+        spec = load_experiment(request.target, overrides=request.overrides, simulate=False)
         return spec, request.run_dir or _new_run_dir(spec)
     if request.target.is_dir():
         root = request.target
@@ -134,28 +136,32 @@ def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
         raise InputError(
             f"--resume: which run? Give its folder: `hpcsched run --resume RUN` ({request.target} is a file)"
         )
-    header = _first_header(RunFolder(root))
-    origin = header.provenance.get("experiment_file")
-    file = request.target if request.target.is_file() else Path(str(origin))
-    overrides = {**header.provenance.get("overrides", {}), **request.overrides}
-    if not file.is_file():
-        raise InputError(
-            f"{root}: its experiment file {file} is gone; put it back, or give it before --run-dir"
+    folder = RunFolder(root)
+    header = _first_header(folder)
+    if request.target.is_file() and (given := request.target.read_text()) != header.experiment:
+        lines = difflib.unified_diff(
+            header.experiment.splitlines(),
+            given.splitlines(),
+            "the run's",
+            str(request.target),
+            lineterm="",
+            n=0,
         )
-    spec = load_experiment(file, overrides=overrides)
+        raise InputError(
+            f"{request.target} is not what this run began with; a run goes on as it began. Put it back or begin a new "
+            "run:\n" + "\n".join(lines)
+        )
+    spec = load_experiment(
+        folder.experiment,
+        overrides={**header.provenance.get("overrides", {}), **request.overrides},
+        folder=Path(str(header.provenance["experiment_folder"])),
+        simulate=False,
+        now=header.began_at,
+    )
     if spec.text != header.experiment:
-        diff = "\n".join(
-            difflib.unified_diff(
-                header.experiment.splitlines(),
-                spec.text.splitlines(),
-                "the run's",
-                str(file),
-                lineterm="",
-                n=0,
-            )
-        )
-        raise InputError(
-            f"{file} is not what this run began with; a run goes on as it began. Put it back or begin a new run:\n{diff}"
+        raise RunFolderError(
+            f"{folder.experiment} was changed after the run began; the journal has the original text: "
+            f"`hpcsched replay {root}` still works, but a run goes on only as it began. Put the file back"
         )
     return spec, root
 
@@ -201,7 +207,7 @@ def _file_deadline(spec: ExperimentSpec, began_at: float) -> float | None:
     """Seconds since the experiment began."""
     table = spec.experiment
     if table.deadline_at is not None:
-        return clock_time(table.deadline_at, began_at) - began_at
+        return clock_to_unix(table.deadline_at, now=began_at) - began_at
     return table.deadline
 
 
@@ -262,13 +268,16 @@ class _Life:
         sampler = make_sampler(self._spec, seed=self._spec.experiment.seed)
         past = self._read_past(sampler) if self._request.resume else None
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
-            return self._result(past.scheduler, past.scheduler.state, "this run has ended already")
+            return self._result(past.scheduler.state, "this run has ended already")
         keys = create_keys(self._folder.keys / str(self._lease.life))
         server = Server(
             keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
         )
         try:
-            machine = self._machine()
+            probed = self._probe()
+            machine = probed.machine
+            for warning in probed.warnings:
+                self._say(warning)
             channel = Channel(
                 endpoints=tuple(f"tcp://{address}:{server.port}" for address in self._addresses(machine)),
                 server_key_file=str(keys.server_public_file),
@@ -278,7 +287,7 @@ class _Life:
             try:
                 for found in launcher.end_orphans() if past is not None else []:
                     self._say(f"ended what an earlier driver had left: {found}")
-                return self._conduct(sampler, past, server, machine, channel, launcher)
+                return self._conduct(sampler, past, server, probed, channel, launcher)
             finally:
                 launcher.close()
         finally:
@@ -286,30 +295,24 @@ class _Life:
 
     # ---- the parts
 
-    def _machine(self) -> Machine:
-        atoms = self._spec.atoms
+    def _probe(self) -> Probed:
+        atoms, driver = self._spec.atoms, self._spec.driver
+        options = MachineOptions(
+            gpus_per_atom=atoms.gpus_per_atom,
+            gpus_per_node=atoms.gpus_per_node,
+            driver_cores=0 if self._allocation is None else driver.driver_cores,
+            driver_memory_mb=0 if self._allocation is None else driver.driver_memory_mb,
+        )
         if self._allocation is None:
-            machine = local_machine(
-                num_atoms=atoms.num_atoms,
-                gpus_per_atom=atoms.gpus_per_atom,
-                gpus_per_node=atoms.gpus_per_node,
-                environ=self._environ,
-            )
-        else:
-            machine = probe_machine(
-                self._allocation,
-                gpus_per_atom=atoms.gpus_per_atom,
-                gpus_per_node=atoms.gpus_per_node,
-                driver_cores=self._spec.driver.driver_cores,
-                driver_memory_mb=self._spec.driver.driver_memory_mb,
-                cache=self._folder.machine,
-                environ=self._environ,
-            )
-        if not machine.atoms:
-            raise AllocationError(
-                f"no node has {atoms.gpus_per_atom} GPUs for one atom (atoms.gpus_per_atom): {machine.source}"
-            )
-        return machine
+            return local_machine(atoms.num_atoms, options, self._environ, cache=self._folder.machine)
+        return probe_machine(
+            self._allocation,
+            options,
+            self._environ,
+            run_command,
+            srun_args=self._spec.launcher.srun_args,
+            cache=self._folder.machine,
+        )
 
     def _addresses(self, machine: Machine) -> tuple[str, ...]:
         if self._allocation is None:
@@ -357,7 +360,9 @@ class _Life:
 
     def _replay(self, past: _Past, step: Step, sampler: Sampler) -> None:
         if isinstance(step.event, ev.TrialSubmitted):
-            sampler.ask(step.event.trial_id)
+            if sampler.learns:
+                sampler.ask(step.event.trial_id)
+            sampler.rebuild([(step.event.trial_id, step.event.config)])
         actions = past.scheduler.handle(step.event)
         if tuple(actions) != tuple(step.actions):
             raise ReplayDiffersError(
@@ -380,11 +385,12 @@ class _Life:
         sampler: Sampler,
         past: _Past | None,
         server: Server,
-        machine: Machine,
+        probed: Probed,
         channel: Channel,
         launcher: Launcher,
     ) -> Result:
         spec = self._spec
+        machine = probed.machine
         began_at = self._now_unix_s if past is None else past.header.began_at
         chain = spec.experiment.span == "chain"
         relative = spec.experiment.deadline_at is None
@@ -418,9 +424,13 @@ class _Life:
                 **provenance(
                     spec.file.absolute().parent,
                     machine,
-                    None if self._allocation is None else str(self._allocation.version),
+                    self._slurm_version(),
                 ),
-                "experiment_file": str(spec.file.absolute()),
+                "experiment_folder": str(
+                    spec.file.absolute().parent
+                    if past is None
+                    else past.header.provenance["experiment_folder"]
+                ),
                 "overrides": self._request.overrides
                 if past is None
                 else past.header.provenance.get("overrides", {}),
@@ -445,7 +455,7 @@ class _Life:
             ports=Ports(salt=f"{os.getuid()}-{self._job_id()}-{self._folder.root}", ephemeral=_ephemeral()),
             onlooker=screen,
             local=self._allocation is None,
-            invented_gpus=self._allocation is None and "invented" in machine.source,
+            invented_gpus=probed.invented,
             began_at_unix_s=began_at,
             file_deadline_s=file_deadline,
             allocation_ends_s=ends_s,
@@ -469,7 +479,7 @@ class _Life:
             finally:
                 keeper.close()
                 screen.close()
-            result = self._result(scheduler, state, loop.why)
+            result = self._result(state, loop.why)
             if loop.superseded is None:
                 writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
             complete = writer.close()
@@ -484,14 +494,16 @@ class _Life:
         chores = [Chore(name="control", period_s=CONTROL_S, do=self._look_at_control)]
         allocation = self._allocation
         if allocation is not None:
+            watch = NodeWatch(lambda node: step_runs_on(node, self._environ, run_command))
 
             def ask_end() -> None:
-                self._inbox.put(ib.AllocationEnds(allocation_ends_at(allocation, run_command)))
+                ends_at, known = read_ends_at(allocation.job_id, self._environ, run_command)
+                if known:
+                    self._inbox.put(ib.AllocationEnds(ends_at))
 
             def try_nodes() -> None:
-                for node in sorted(loop.down_nodes):
-                    if node_is_usable(allocation, node, run_command):
-                        self._inbox.put(ib.NodeBack(node))
+                for node in watch.back(sorted(loop.down_nodes), time.monotonic()):
+                    self._inbox.put(ib.NodeBack(node))
 
             chores.append(Chore(name="allocation", period_s=ALLOCATION_S, do=ask_end))
             chores.append(Chore(name="nodes", period_s=NODES_S, do=try_nodes))
@@ -524,13 +536,17 @@ class _Life:
         if done.returncode != 0:
             self._say(f"log.h5 could not be made: {done.stderr.strip()[-500:]}")
 
+    def _slurm_version(self) -> str | None:
+        version = None if self._allocation is None else self._allocation.version
+        return None if version is None else ".".join(f"{part:02d}" for part in version)
+
     def _job_id(self) -> str:
         return "" if self._allocation is None else self._allocation.job_id
 
     def _say(self, text: str) -> None:
         print(f"hpcsched: {text}", file=sys.stderr, flush=True)
 
-    def _result(self, scheduler: Scheduler, state: ExperimentState, why: str) -> Result:
+    def _result(self, state: ExperimentState, why: str) -> Result:
         best = _best_facts(self._folder)
         if state is ExperimentState.SUSPENDED:
             code = 75

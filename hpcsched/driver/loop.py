@@ -248,6 +248,7 @@ class Loop:
                     self._deadline_changed("hpcsched extend", now)
             case ib.AddAsked(config=config):
                 trial_id = TrialId(len(self._scheduler.trials))
+                self._sampler.adopt(trial_id)
                 self._handle(ev.TrialSubmitted(time=now, trial_id=trial_id, config=config))
             case _:
                 raise AssertionError(f"unknown input {item!r}")

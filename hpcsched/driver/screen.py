@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import deque
 from typing import TextIO
@@ -62,13 +63,12 @@ class Lines:
         pass
 
     def _write(self, time_s: float, text: str) -> None:
-        try:
+        # Whoever read us may be gone (a closed pipe or terminal): the run goes on.
+        with contextlib.suppress(OSError, ValueError):
             for number, line in enumerate(text.splitlines() or [""]):
                 prefix = f"[{time_s:8.1f} s] " if number == 0 else " " * 13
                 self._stream.write(prefix + line + "\n")
             self._stream.flush()
-        except (OSError, ValueError):
-            pass  # whoever read us is gone (a closed pipe or terminal): the run goes on
 
 
 class LiveView:
@@ -97,16 +97,12 @@ class LiveView:
         if now - self._shown_at < 0.25:
             return
         self._shown_at = now
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self._live.update(self._picture(now), refresh=True)
-        except (OSError, ValueError):
-            pass  # the terminal is gone: the run goes on
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self._live.stop()
-        except (OSError, ValueError):
-            pass
 
     def _picture(self, now: float) -> Group:
         scheduler = self._scheduler

@@ -24,7 +24,7 @@ class Signals:
             self._before[number] = signal.signal(number, self._caught)
         return self
 
-    def _caught(self, number: int, frame: FrameType | None) -> None:
+    def _caught(self, number: int, _frame: FrameType | None) -> None:
         self._put(signal.Signals(number).name)
 
     def __exit__(self, *exc: object) -> None:
