@@ -1,0 +1,84 @@
+"""What a launcher is, and what it tells the driver.
+
+A launcher brings the node supervisors of an incarnation to life and ends them. It never decides anything: it answers
+each call at once and tells what happened by *notices*, from its own threads, through the one function it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from hpcsched.launchspec import LaunchSpec
+
+
+class StepEnded(msgspec.Struct, frozen=True, tag=True):
+    """A step (or a local supervisor) has ended. An incarnation of several steps gives one notice for each.
+
+    The return code proves nothing about the trial: srun has been seen to give up with code 0 while the ranks lived.
+    """
+
+    trial_id: int
+    incarnation: int
+    returncode: int
+    """Negative: the signal that ended it."""
+    stderr_tail: str
+    proven_gone_nodes: tuple[str, ...]
+    """Nodes where nothing of this incarnation runs any more: that was checked."""
+
+
+class StepRefused(msgspec.Struct, frozen=True, tag=True):
+    """The step did not come to be, and nothing of the incarnation runs."""
+
+    trial_id: int
+    incarnation: int
+    why: str
+    """What happened and what can be done, for people."""
+    retry_after_s: float
+    whose: Literal["slurm", "trial", "site"]
+    """Whose fault: Slurm's (busy, away: try again and blame nobody), the trial's, or the site's settings."""
+
+
+class NodeLost(msgspec.Struct, frozen=True, tag=True):
+    """Slurm says that a node has failed."""
+
+    node: str
+    why: str
+
+
+class NodesGone(msgspec.Struct, frozen=True, tag=True):
+    """Later proof: nothing of this incarnation runs on these nodes any more."""
+
+    trial_id: int
+    incarnation: int
+    nodes: tuple[str, ...]
+
+
+LaunchNotice: TypeAlias = StepEnded | StepRefused | NodeLost | NodesGone
+
+Notify: TypeAlias = Callable[[LaunchNotice], None]
+"""Called from a launcher's threads; must be quick, thread-safe, and must not raise."""
+
+
+class Launcher(Protocol):
+    """Starts and ends the supervisors of incarnations. Every method but the last two returns at once."""
+
+    def start(self, spec: LaunchSpec) -> None:
+        """Bring up the supervisors; `RunFolder.launch_file` has been written."""
+
+    def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None:
+        """The first word of a supervisor named its step ("JOB.STEP"): the step exists."""
+
+    def kill(self, trial_id: int, incarnation: int) -> None:
+        """End what is left of it; answered by StepEnded (or StepRefused) in any case, also when it had ended before.
+
+        To tell the supervisors by the channel is the driver's part; they get a moment to end by themselves."""
+
+    def end_orphans(self) -> list[str]:
+        """Find and end everything that an earlier driver life of this run folder left running. Blocks; returns what
+        was found, one line each."""
+
+    def close(self) -> None:
+        """End everything that is left. Blocks, but not for ever."""

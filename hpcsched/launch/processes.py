@@ -1,0 +1,112 @@
+"""Processes as /proc shows them: descendants, marks, and ending them for good.
+
+A process is known by pid *and* start time, since pids are used again. Whatever cannot be read (gone, or another
+user's) is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+PROC = Path("/proc")
+
+
+class Process(msgspec.Struct, frozen=True):
+    """One process at one moment. `start_ticks`: clock ticks after boot when it began (proc(5), stat field 22)."""
+
+    pid: int
+    parent: int
+    state: str
+    """One letter; "Z": it has ended and waits for its parent."""
+    start_ticks: int
+
+
+def read_process(pid: int) -> Process | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is the command's name in brackets and may hold anything: go by its last bracket.
+    fields = text[text.rindex(")") + 2 :].split()
+    return Process(pid=pid, state=fields[0], parent=int(fields[1]), start_ticks=int(fields[19]))
+
+
+def all_processes() -> list[Process]:
+    found = (read_process(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdecimal())
+    return [process for process in found if process is not None]
+
+
+def descendants(root: int) -> list[Process]:
+    """Everything that `root` forked, directly or not, zombies left out; parents before children."""
+    children: dict[int, list[Process]] = {}
+    for process in all_processes():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    queue = [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            queue.append(child.pid)
+            if child.state not in "ZX":
+                found.append(child)
+    return found
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment that it was started with; empty when it may not be read."""
+    try:
+        data = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    items = (item.partition(b"=") for item in data.split(b"\0") if b"=" in item)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in items}
+
+
+def marked(marks: Mapping[str, str], *, exclude: Iterable[int] = ()) -> list[Process]:
+    """Live processes of this user whose environment holds all of `marks`, without this one and `exclude`."""
+    skip = {os.getpid(), *exclude}
+    found = []
+    for process in all_processes():
+        if process.pid in skip or process.state in "ZX":
+            continue
+        env = environment_of(process.pid)
+        if env and all(env.get(name) == value for name, value in marks.items()):
+            found.append(process)
+    return found
+
+
+def kill_process(process: Process) -> bool:
+    """SIGKILL it if it still is the same one; False when it was gone or is another user's."""
+    now = read_process(process.pid)
+    if now is None or now.start_ticks != process.start_ticks or now.state in "ZX":
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process.pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def end_marked(
+    marks: Mapping[str, str], *, limit_s: float, exclude: Iterable[int] = ()
+) -> tuple[list[Process], bool]:
+    """SIGKILL all that carry `marks` until none is left. (what was found, whether all are gone)."""
+    end = time.monotonic() + limit_s
+    pause_s = 0.005
+    found: dict[tuple[int, int], Process] = {}
+    while True:
+        alive = marked(marks, exclude=exclude)
+        if not alive:
+            return list(found.values()), True
+        if time.monotonic() > end:
+            return list(found.values()), False
+        for process in alive:
+            found[process.pid, process.start_ticks] = process
+            kill_process(process)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.2)

@@ -1,0 +1,42 @@
+"""Become a rank: `python -I -S rank_exec.py SUPERVISOR_PID CORES COMMAND...`, run by the node supervisor.
+
+Between fork and exec of a process with threads almost nothing is safe, so the supervisor spawns this small program
+(standard library only, some 10 ms), which arranges its own process and then becomes the command:
+
+- a session of its own, so that one signal reaches the rank and all of its process group;
+- SIGTERM and SIGINT ignored: when a job is cancelled Slurm signals every process at once, and the channel decides;
+- SIGKILL when the supervisor dies (prctl(2), PR_SET_PDEATHSIG), so that nothing trains on unseen;
+- the core set.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    supervisor, cores, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor:  # it died before the line above
+        os._exit(137)
+    if cores:
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(
+            f"hpcsched: cannot run {command[0]!r}: {error.strerror} (PATH is {os.environ.get('PATH', '')})",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+main()

@@ -1,0 +1,480 @@
+"""The node supervisor: one process a node and incarnation, between the driver and the ranks.
+
+`python -m hpcsched.launch.supervisor LAUNCH_FILE [--node NAME] [--slurm-picks]`
+
+Theory. The supervisor is a small machine with one queue. Three things come in: the end of a child (SIGCHLD), a word of
+the driver (a thread that waits on the channel), and time. Its phases go one way::
+
+    CHECKING -> RUNNING -> ENDING -> gone
+         \\-> refused (nothing was started)
+
+RUNNING ends when all ranks have ended, one has failed, the driver says so, or the driver has been away too long. ENDING
+kills every descendant until there is none. The supervisor is the *child subreaper* of its processes (prctl(2)), so
+whatever a rank forked, however often it forked again and whatever session it made, becomes a child of the supervisor
+when its parent ends, and is found there. So "nothing is left" is a fact that it reads, not a hope; only then it says
+goodbye. Should the supervisor itself be killed, its ranks die by PR_SET_PDEATHSIG, and the step or the launcher ends the
+rest.
+
+Exit code: 0 when every rank ended with code 0; 1 when one failed or was killed; 2 for a launch file that is none; 3 when it
+refused to start the ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import enum
+import errno
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from hpcsched.channel.client import Client
+from hpcsched.errors import HpcschedError
+from hpcsched.launch.cgroups import count_oom_kills, oom_files
+from hpcsched.launch.devices import MismatchError, check_cores, map_devices, share_cores, visible_devices
+from hpcsched.launch.environment import rank_environment
+from hpcsched.launch.processes import descendants, kill_process
+from hpcsched.launch.tails import tail_of, tells_out_of_memory
+from hpcsched.launchspec import LaunchNode, LaunchSpec
+from hpcsched.runfolder import RunFolder
+from hpcsched.wire import (
+    FromDriver,
+    Heartbeat,
+    KillRanks,
+    RankExited,
+    RanksStarted,
+    SupervisorGoodbye,
+    SupervisorHello,
+    SupervisorRefuses,
+)
+
+log = logging.getLogger("hpcsched.supervisor")
+
+PR_SET_CHILD_SUBREAPER = 36
+FIRST_CONTACT_S = 60.0
+"""Nothing is started for a driver that does not answer for so long."""
+GOODBYE_LIMIT_S = 10.0
+"""Longest wait until the driver has the goodbye."""
+KILL_AGAIN_S = (0.005, 0.5)
+"""Between two rounds of killing what is left: at first, at most."""
+RANK_EXEC = Path(__file__).with_name("rank_exec.py")
+
+
+class _ChildEnded:
+    """SIGCHLD has come."""
+
+
+class Phase(enum.Enum):
+    RUNNING = "running"
+    ENDING = "ending"
+    GONE = "gone"
+
+
+class Refusal(HpcschedError):  # noqa: N818 - an answer, not a failure of ours
+    """The ranks cannot be started here."""
+
+    def __init__(self, problem: str, why: str) -> None:
+        super().__init__(why)
+        self.problem = problem
+
+
+class Rank(msgspec.Struct):
+    """One rank of this node. `code` is None while it lives; negative: the signal that ended it."""
+
+    rank: int
+    pid: int
+    log_file: Path
+    code: int | None = None
+    killed: bool = False
+    """We ended it, so its code says nothing about the trial."""
+
+
+class Supervisor:
+    """Starts and watches the ranks of `node`. Use once, from the main thread: `run()`."""
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        node: LaunchNode,
+        *,
+        environ: Mapping[str, str],
+        client: Client,
+        slurm_picks: bool = False,
+    ) -> None:
+        self._spec = spec
+        self._node = node
+        self._environ = environ
+        self._client = client
+        self._slurm_picks = slurm_picks
+        self._folder = RunFolder(Path(spec.run_dir))
+        self._inbox: queue.SimpleQueue[FromDriver | _ChildEnded] = queue.SimpleQueue()
+        self._ranks: dict[int, Rank] = {}
+        self._phase = Phase.RUNNING
+        self._oom_files: list[Path] = []
+        self._num_oom_kills = 0
+        self._kill_pause_s = KILL_AGAIN_S[0]
+        self._save_until: float | None = None
+        """The driver is lost: ranks may save until then."""
+        self._in_step = "SLURM_STEP_ID" in environ
+
+    # ---- the life
+
+    def run(self) -> int:
+        """To the end; the exit code."""
+        ids = (self._spec.trial_id, self._spec.incarnation)
+        self._catch_signals()
+        threading.Thread(target=self._listen, name="hpcsched-listen", daemon=True).start()
+        try:
+            devices, cores = self._check()
+        except Refusal as refusal:
+            log.error("refused: %s", refusal)
+            self._client.send(self._hello((), ()))
+            self._client.send(
+                SupervisorRefuses(*ids, node=self._node.node, problem=refusal.problem, why=str(refusal))  # type: ignore[arg-type]  # one of the three by construction
+            )
+            self._client.close(GOODBYE_LIMIT_S)
+            return 3
+        self._client.send(self._hello(devices or (), cores))
+        if not self._client.wait_connected(FIRST_CONTACT_S):
+            log.error(
+                "no driver at %s within %g s; nothing was started",
+                ", ".join(self._spec.channel.endpoints),
+                FIRST_CONTACT_S,
+            )
+            self._client.close(0)
+            return 3
+        if self._told_to_go():
+            log.info("told to go before the ranks were started")
+            self._client.send(SupervisorGoodbye(*ids, node=self._node.node, exits={}))
+            self._client.close(GOODBYE_LIMIT_S)
+            return 1
+        try:
+            self._test_port()
+            self._start_ranks(devices, cores)
+        except Refusal as refusal:
+            log.error("refused: %s", refusal)
+            self._end_everything("refused")
+            while self._phase is not Phase.GONE:
+                self._step()
+            self._client.send(
+                SupervisorRefuses(*ids, node=self._node.node, problem=refusal.problem, why=str(refusal))  # type: ignore[arg-type]  # as above
+            )
+            self._client.close(GOODBYE_LIMIT_S)
+            return 3
+        self._client.send(
+            RanksStarted(
+                *ids, node=self._node.node, pids={rank.rank: rank.pid for rank in self._ranks.values()}
+            )
+        )
+        next_heartbeat = time.monotonic()
+        while self._phase is not Phase.GONE:
+            now = time.monotonic()
+            if now >= next_heartbeat:
+                self._client.send(Heartbeat(*ids, node=self._node.node))
+                # After a pause of the whole machine one heartbeat is enough.
+                next_heartbeat = max(next_heartbeat + self._spec.heartbeat_s, now)
+            self._watch_driver(now)
+            self._step(max(0.0, next_heartbeat - now))
+        exits = {rank.rank: rank.code for rank in self._ranks.values() if rank.code is not None}
+        self._client.send(SupervisorGoodbye(*ids, node=self._node.node, exits=exits))
+        delivered = self._client.close(GOODBYE_LIMIT_S if self._save_until is None else 1.0)
+        log.info("gone: %s%s", exits, "" if delivered else "; the driver was not there to hear the goodbye")
+        return 0 if all(code == 0 for code in exits.values()) else 1
+
+    def _step(self, timeout_s: float = 0.0) -> None:
+        """Wait for one thing at most `timeout_s`, and act on it."""
+        if self._phase is Phase.ENDING:
+            if self._kill_what_is_left():
+                return
+            timeout_s = self._kill_pause_s
+        with contextlib.suppress(queue.Empty):
+            item = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
+            if isinstance(item, KillRanks):
+                self._end_everything(f"the driver says so: {item.why}")
+        self._reap()
+        if self._phase is Phase.RUNNING and all(rank.code is not None for rank in self._ranks.values()):
+            self._end_everything("all ranks have ended")
+
+    # ---- before the ranks
+
+    def _hello(self, devices: tuple[str, ...], cores: tuple[int, ...]) -> SupervisorHello:
+        env = self._environ
+        job, step = env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", "")
+        return SupervisorHello(
+            self._spec.trial_id,
+            self._spec.incarnation,
+            node=self._node.node,
+            pid=os.getpid(),
+            step_id=f"{job}.{step}" if job and step else "",
+            devices=devices,
+            cores=cores,
+        )
+
+    def _check(self) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
+        """(CUDA names of our GPUs, or None where they are invented; cores). Raises Refusal."""
+        try:
+            cores = check_cores(self._node, sorted(os.sched_getaffinity(0)), slurm_picks=self._slurm_picks)
+            if self._spec.invented_gpus:
+                return None, cores
+            shown = visible_devices(self._environ)
+            return map_devices(self._node, shown, slurm_picks=self._slurm_picks), cores
+        except MismatchError as error:
+            raise Refusal("mismatch", str(error)) from error
+
+    def _test_port(self) -> None:
+        """The supervisor of rank 0 binds the group's port for a moment. Raises Refusal."""
+        if self._node.first_rank != 0:
+            return
+        family = socket.AF_INET6 if ":" in self._spec.master_addr else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as test:
+            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                test.bind(("", self._spec.master_port))
+                test.listen(1)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise Refusal(
+                        "error", f"{self._node.node}: port {self._spec.master_port}: {error.strerror}"
+                    ) from error
+                raise Refusal(
+                    "port", f"{self._node.node}: port {self._spec.master_port} is in use"
+                ) from error
+
+    def _start_ranks(self, devices: Sequence[str] | None, cores: Sequence[int]) -> None:
+        spec, node = self._spec, self._node
+        if not Path(spec.cwd).is_dir():
+            raise Refusal("error", f"{node.node}: there is no folder {spec.cwd} to run the command in")
+        os.chdir(spec.cwd)
+        with contextlib.suppress(OSError):
+            self._oom_files = oom_files(Path("/proc/self/cgroup").read_text())
+        self._num_oom_kills = count_oom_kills(self._oom_files)
+        virtual_env = os.path.dirname(sys.executable) if sys.prefix != sys.base_prefix else None  # noqa: PTH120 - sys.executable must not be resolved
+        for local_rank in range(len(node.gpus)):
+            own = share_cores(cores, local_rank, len(node.gpus))
+            env = rank_environment(
+                spec, node, local_rank, inherited=self._environ, devices=devices, num_cores=len(own), python_dir=virtual_env
+            )  # fmt: skip
+            rank = node.first_rank + local_rank
+            file = self._folder.rank_log(spec.trial_id, spec.incarnation, rank)
+            argv = [
+                sys.executable, "-I", "-S", str(RANK_EXEC), str(os.getpid()), ",".join(map(str, own)), *spec.wrap, *spec.command,
+            ]  # fmt: skip
+            try:
+                pid = os.posix_spawn(
+                    sys.executable,
+                    argv,
+                    env,
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_OPEN, 1, str(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                        (os.POSIX_SPAWN_DUP2, 1, 2),
+                    ],
+                )
+            except (OSError, ValueError) as error:
+                raise Refusal("error", f"{node.node}: rank {rank} could not be started: {error}") from error
+            self._ranks[pid] = Rank(rank=rank, pid=pid, log_file=file)
+            log.info(
+                "rank %d: pid %d, cores %s, GPUs %s",
+                rank,
+                pid,
+                list(own),
+                "invented" if devices is None else list(devices),
+            )
+
+    # ---- while they run
+
+    def _reap(self) -> None:
+        """Take note of every child that has ended; orphans that became ours included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self._ranks.get(pid)
+            if rank is not None and rank.code is None:
+                self._rank_ended(rank, os.waitstatus_to_exitcode(status))
+
+    def _rank_ended(self, rank: Rank, code: int) -> None:
+        rank.code = code
+        tail, out_of_memory = "", False
+        if code != 0 and not rank.killed:
+            tail = tail_of(rank.log_file)
+            out_of_memory = tells_out_of_memory(tail) or (
+                code == -signal.SIGKILL and count_oom_kills(self._oom_files) > self._num_oom_kills
+            )
+        log.info("rank %d ended with code %d%s", rank.rank, code, " (out of memory)" if out_of_memory else "")
+        self._client.send(
+            RankExited(
+                self._spec.trial_id,
+                self._spec.incarnation,
+                node=self._node.node,
+                rank=rank.rank,
+                code=code,
+                tail=tail,
+                out_of_memory=out_of_memory,
+            )
+        )
+        if code != 0 and self._phase is Phase.RUNNING:
+            self._end_everything(f"rank {rank.rank} ended with code {code}")
+
+    def _watch_driver(self, now: float) -> None:
+        """A driver that stays away: rank 0 notices it, too, and saves; then all ranks end."""
+        if self._phase is not Phase.RUNNING:
+            return
+        if self._client.lost_for_s < self._spec.driver_lost_s:
+            if self._save_until is not None:
+                log.info("the driver is back")
+            self._save_until = None
+        elif self._save_until is None:
+            self._save_until = now + self._spec.save_on_exit_s
+            log.error(
+                "the driver has been silent for %.0f s: ranks have %g s to save and leave",
+                self._client.lost_for_s,
+                self._spec.save_on_exit_s,
+            )
+        elif now >= self._save_until:
+            self._end_everything("the driver is lost")
+
+    # ---- the end
+
+    def _end_everything(self, why: str) -> None:
+        if self._phase is Phase.RUNNING:
+            log.info("ending all that runs here: %s", why)
+            self._phase = Phase.ENDING
+            self._kill_what_is_left()
+
+    def _kill_what_is_left(self) -> bool:
+        """One round: SIGKILL each descendant. True, and GONE, once there is none and every rank was reaped."""
+        left = descendants(os.getpid())
+        for process in left:
+            rank = self._ranks.get(process.pid)
+            if kill_process(process) and rank is not None and rank.code is None:
+                rank.killed = True
+        self._reap()
+        if not left and all(rank.code is not None for rank in self._ranks.values()):
+            self._phase = Phase.GONE
+            return True
+        self._kill_pause_s = min(2 * self._kill_pause_s, KILL_AGAIN_S[1])
+        return False
+
+    # ---- what wakes it
+
+    def _told_to_go(self) -> bool:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if isinstance(self._inbox.get_nowait(), KillRanks):
+                    return True
+        return False
+
+    def _listen(self) -> None:
+        while True:
+            message = self._client.receive(3600.0)
+            if message is not None:
+                self._inbox.put(message)
+
+    def _catch_signals(self) -> None:
+        # SimpleQueue.put is reentrant: it may be called from a signal handler.
+        signal.signal(signal.SIGCHLD, lambda *_: self._inbox.put(_ChildEnded()))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        """In a step Slurm signals everybody, and SIGKILL follows: the channel decides. Elsewhere somebody means us."""
+        if self._in_step:
+            log.warning("signal %d: not followed inside a step", number)
+            return
+        ids = (self._spec.trial_id, self._spec.incarnation)
+        self._inbox.put(KillRanks(*ids, why=f"signal {number} to the supervisor"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcsched.launch.supervisor", description="Starts the ranks of a trial on one node."
+    )
+    parser.add_argument("launch_file", type=Path)
+    parser.add_argument("--node", default=os.environ.get("SLURMD_NODENAME"))
+    parser.add_argument(
+        "--slurm-picks",
+        action="store_true",
+        help='binding "slurm": take the GPUs and cores that the step shows',
+    )
+    args = parser.parse_args(argv)
+    try:
+        spec = msgspec.json.decode(args.launch_file.read_bytes(), type=LaunchSpec)
+    except (OSError, msgspec.DecodeError) as error:
+        print(f"hpcsched supervisor: {args.launch_file}: {error}", file=sys.stderr)
+        return 2
+    node = next((each for each in spec.nodes if each.node == args.node), None)
+    if node is None:
+        names = ", ".join(each.node for each in spec.nodes)
+        print(
+            f"hpcsched supervisor: node {args.node} is not in {args.launch_file} ({names})", file=sys.stderr
+        )
+        return 2
+    _log_to(RunFolder(Path(spec.run_dir)).supervisor_log(spec.trial_id, spec.incarnation, node.node))
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    log.info(
+        "supervisor of trial %d incarnation %d on %s: pid %d, %s",
+        spec.trial_id, spec.incarnation, node.node, os.getpid(), json.dumps(_shown(os.environ)),
+    )  # fmt: skip
+    client: Client | None = None
+    try:
+        client = Client(
+            spec.channel.endpoints,
+            spec.channel.server_key_file,
+            spec.channel.client_key_file,
+            f"{spec.trial_id}.{spec.incarnation}.sup.{node.node}",
+        )
+        return Supervisor(
+            spec, node, environ=dict(os.environ), client=client, slurm_picks=args.slurm_picks
+        ).run()
+    except Exception as error:
+        log.exception("the supervisor itself failed")
+        for process in descendants(os.getpid()):
+            kill_process(process)
+        if client is not None:
+            with contextlib.suppress(HpcschedError):
+                why = f"{node.node}: {type(error).__name__}: {error}"
+                client.send(
+                    SupervisorRefuses(
+                        spec.trial_id, spec.incarnation, node=node.node, problem="error", why=why
+                    )
+                )
+                client.close(GOODBYE_LIMIT_S)
+        return 3
+
+
+def _shown(environ: Mapping[str, str]) -> dict[str, str]:
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", "SLURMD_NODENAME")
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _log_to(file: Path) -> None:
+    """This process's own log, its standard output and error included (a traceback must not be lost)."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+
+if __name__ == "__main__":
+    code = main()
+    # No thread of the channel may keep the process: all that matters has been said.
+    logging.shutdown()
+    os._exit(code)

@@ -1,0 +1,39 @@
+"""The end of a log as people can read it, and what it says about memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TAIL_BYTES = 2000
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc|can't allocate memory|CUDA error: out of memory"
+    r"|Detected \d+ oom[-_]kill event|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+)
+
+
+def clean(text: str) -> str:
+    """Without terminal escapes and control characters; of a line that was drawn over (progress bars) its last form."""
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _CONTROLS.sub("", text)
+
+
+def tail_of(file: Path, num_bytes: int = TAIL_BYTES) -> str:
+    """The last `num_bytes` of a file, cleaned; "" when there is none. Reads only its end, however large it is."""
+    try:
+        with file.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(0, size - num_bytes))
+            data = log.read(num_bytes)
+    except OSError:
+        return ""
+    return clean(data.decode("utf-8", "replace")).strip()
+
+
+def tells_out_of_memory(text: str) -> bool:
+    """The text ends as programs do that ran out of memory (host or GPU)."""
+    return _OUT_OF_MEMORY.search(text) is not None
