@@ -1,3 +1,22 @@
 """hpcsched: inside one Slurm allocation, by a fixed deadline, the best configuration, trained as far as it can be."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcsched.runtime.trial import trial
+
 __version__ = "0.1.0"
+__all__ = ["trial"]
+
+_LATER = {"trial": "hpcsched.runtime.trial"}
+"""Names that cost an import (torch, h5py) and are therefore fetched when first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module 'hpcsched' has no attribute {name!r}")
+    return getattr(import_module(module), name)

@@ -1,0 +1,66 @@
+"""The trial's process groups: one for training, one for verdicts, one for saving.
+
+Verdicts and saves have gloo groups of their own, so that neither waits behind a collective of the model nor needs the
+GPU.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from hpcsched.errors import TrialError
+from hpcsched.runtime.place import Place
+
+DEFAULT_TIMEOUT_S = 600.0
+
+
+class Groups(msgspec.Struct, frozen=True):
+    device: torch.device
+    verdicts: dist.ProcessGroup
+    saves: dist.ProcessGroup
+
+
+def join_groups(place: Place) -> Groups:
+    """Join the group that the environment names (or the one the script has made already). Blocks until all ranks
+    are there, at most the launch's `group_timeout_s`; raises TrialError."""
+    launch = place.launch
+    timeout = timedelta(seconds=DEFAULT_TIMEOUT_S if launch is None else launch.group_timeout_s)
+    use_gpu = torch.cuda.is_available() and not (launch is not None and launch.invented_gpus)
+    device = torch.device("cpu")
+    if use_gpu:
+        num_gpus = torch.cuda.device_count()
+        if place.local_rank >= num_gpus:
+            raise TrialError(
+                f"local rank {place.local_rank} has no GPU of its own: this process sees {num_gpus}"
+            )
+        device = torch.device("cuda", place.local_rank)
+        torch.cuda.set_device(device)
+    try:
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
+            if place.rendezvous:
+                dist.init_process_group(backend, init_method="env://", timeout=timeout)
+            else:
+                # Alone: a group of one, so that DDP and collectives in the script work all the same.
+                store = dist.HashStore()  # type: ignore[attr-defined]  # not in its list of exports
+                dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+        verdicts = dist.new_group(backend="gloo", timeout=timeout)
+        saves = dist.new_group(backend="gloo", timeout=timeout)
+    except (
+        RuntimeError,
+        ValueError,
+    ) as error:  # torch's own errors (DistError, DistStoreError) are RuntimeErrors
+        raise TrialError(
+            f"rank {place.rank} of {place.world_size} could not join the process group within {timeout.total_seconds():g} s: {error}"
+        ) from error
+    return Groups(device=device, verdicts=verdicts, saves=saves)
+
+
+def leave_groups() -> None:
+    """Destroy what is left, as at the end of a torchrun script."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,67 @@
+"""Who this process is: a rank of a trial, a rank under plain torchrun, or a script alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from hpcsched.errors import TrialError
+from hpcsched.launchspec import LaunchSpec
+
+LAUNCH_VARIABLE = "HPCSCHED_LAUNCH"
+"""Names launch.json; set for the ranks of a trial and for nobody else."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Rank and size as torchrun defines them; `launch` is None outside of hpcsched."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    launch: LaunchSpec | None
+    rendezvous: bool
+    """MASTER_ADDR and MASTER_PORT are set: other ranks may exist."""
+
+
+def find_place(environ: Mapping[str, str]) -> Place:
+    """Raises TrialError when the environment says two different things."""
+    launch_file = environ.get(LAUNCH_VARIABLE)
+    if "RANK" not in environ:
+        if launch_file is not None:
+            raise TrialError(
+                f"{LAUNCH_VARIABLE} is set but RANK is not: a rank is started by hpcsched, not by hand"
+            )
+        return Place(rank=0, world_size=1, local_rank=0, launch=None, rendezvous=False)
+    try:
+        rank, world_size, local_rank = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    except (KeyError, ValueError) as error:
+        raise TrialError(
+            f"RANK, WORLD_SIZE and LOCAL_RANK must all be set to whole numbers: {error}"
+        ) from error
+    if not 0 <= rank < world_size:
+        raise TrialError(f"RANK={rank} is not below WORLD_SIZE={world_size}")
+    launch = None if launch_file is None else read_launch(Path(launch_file))
+    if launch is not None and launch.world_size != world_size:
+        raise TrialError(f"WORLD_SIZE={world_size}, but {launch_file} is of {launch.world_size} ranks")
+    return Place(rank=rank, world_size=world_size, local_rank=local_rank, launch=launch, rendezvous=True)
+
+
+def read_launch(file: Path) -> LaunchSpec:
+    """Raises TrialError."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=LaunchSpec)
+    except (OSError, msgspec.DecodeError) as error:
+        raise TrialError(f"{file}: cannot read what this trial is to do: {error}") from error
+
+
+def process_age_s(*, proc: Path = Path("/proc")) -> float:
+    """Seconds since this process began (proc_pid_stat(5), field 22); 0 where /proc is not there."""
+    try:
+        fields = (proc / "self/stat").read_text().rpartition(")")[2].split()
+        uptime_s = float((proc / "uptime").read_text().split()[0])
+        return max(0.0, uptime_s - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return 0.0

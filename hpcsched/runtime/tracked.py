@@ -1,0 +1,127 @@
+"""The objects a trial tracks, and their state in a form that any world size can load.
+
+Models and optimizers go through `torch.distributed.checkpoint.state_dict`, which names every parameter by its full
+name whatever wraps it (DDP, FSDP, compile), so that a checkpoint of 2 ranks restores on 1 or 3. Any other object with
+`state_dict` and `load_state_dict` is taken as it is, from rank 0: its state must be the same on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hpcsched.errors import CheckpointError, TrialError
+from hpcsched.runtime.trees import empty_tensors, join, split
+
+
+class Tracked:
+    """Named models, optimizers and others."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._objects)
+
+    def add(self, objects: Mapping[str, Any]) -> None:
+        """Raises TrialError for a name that is taken and for an object that has no state."""
+        for name, value in objects.items():
+            if name in self._objects:
+                raise TrialError(f"trial.track(): {name!r} is tracked already")
+            if "/" in name or not name:
+                raise TrialError(f"trial.track(): {name!r} is no name: give keyword arguments")
+            if not (
+                callable(getattr(value, "state_dict", None))
+                and callable(getattr(value, "load_state_dict", None))
+            ):
+                raise TrialError(
+                    f"trial.track(): {name} is a {type(value).__name__} without state_dict() and load_state_dict()"
+                )
+        self._objects.update(objects)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Tensors by key, and a skeleton by name. Collective: every rank calls it."""
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+
+        tensors: dict[str, torch.Tensor] = {}
+        skeletons: dict[str, Any] = {}
+        for name, value in self._objects.items():
+            if isinstance(value, torch.nn.Module):
+                tree: Any = get_model_state_dict(value)
+            elif isinstance(value, torch.optim.Optimizer):
+                tree = get_optimizer_state_dict(self._model_of(name, value), value)
+            else:
+                tree = value.state_dict()
+            skeletons[name] = split(tree, name, tensors)
+        return tensors, skeletons
+
+    def destinations(self, names: Mapping[str, Any], skeletons: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Tensors to load `names` into: the live ones of models and optimizers, fresh ones for the others."""
+        found: dict[str, torch.Tensor] = {}
+        live, _ = self.state()
+        for name, value in names.items():
+            if name not in skeletons:
+                raise CheckpointError(
+                    f"the checkpoint holds nothing named {name!r} (it holds {', '.join(sorted(skeletons))}): "
+                    "the script tracks something else than when it was saved"
+                )
+            saved = empty_tensors(skeletons[name])
+            if not isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
+                found.update(saved)
+                continue
+            mine = {key: tensor for key, tensor in live.items() if key.startswith(f"{name}/")}
+            missing = sorted(mine.keys() - saved.keys()) if isinstance(value, torch.nn.Module) else []
+            unexpected = sorted(saved.keys() - mine.keys())
+            wrong = sorted(key for key in mine.keys() & saved.keys() if mine[key].shape != saved[key].shape)
+            if missing or unexpected or wrong:
+                raise CheckpointError(
+                    f"{name} is another one than in the checkpoint: missing there {missing[:5]}, only there {unexpected[:5]}, "
+                    f"of another shape {wrong[:5]}"
+                )
+            found.update({key: tensor for key, tensor in mine.items() if key in saved})
+        return found
+
+    def load(
+        self, names: Mapping[str, Any], skeletons: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Give every object of `names` its state. Collective."""
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+
+        for name, value in names.items():
+            tree = join(skeletons[name], tensors.__getitem__)
+            if isinstance(value, torch.nn.Module):
+                set_model_state_dict(value, tree)
+            elif isinstance(value, torch.optim.Optimizer):
+                set_optimizer_state_dict(self._model_of(name, value), value, tree)
+            else:
+                value.load_state_dict(tree)
+
+    def plain_model(self) -> Any | None:
+        """What `model.pt` holds: the plain state dict of the model (several models: one dict a name), whole and on
+        the CPU of rank 0. None without a model. Collective."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        whole = {
+            name: get_model_state_dict(value, options=options)
+            for name, value in self._objects.items()
+            if isinstance(value, torch.nn.Module)
+        }
+        if not whole:
+            return None
+        return next(iter(whole.values())) if len(whole) == 1 else whole
+
+    def _model_of(self, name: str, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
+        models = {key: value for key, value in self._objects.items() if isinstance(value, torch.nn.Module)}
+        wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for model in models.values():
+            if wanted <= {id(parameter) for parameter in model.parameters()}:
+                return model
+        together = torch.nn.ModuleDict(models)
+        if wanted <= {id(parameter) for parameter in together.parameters()}:
+            return together
+        raise TrialError(
+            f"trial.track(): the parameters of {name} belong to no tracked model; track the model too"
+        )
