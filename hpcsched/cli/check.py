@@ -204,7 +204,6 @@ def text_of(plan: Mapping[str, Any]) -> str:
     """The plan for people."""
     import shlex
 
-    from hpcsched.config.duration import format_duration
     from hpcsched.config.kinds import show
 
     machine, search, policy = plan["machine"], plan["search"], plan["policy"]
