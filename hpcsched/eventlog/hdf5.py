@@ -1,0 +1,280 @@
+"""Sealing: journal -> log.h5.
+
+The log is made anew each time, from the journal alone, in a temporary file of the same folder that is renamed when it is
+complete and synced. So `log.h5` is at every instant a closed, whole file that any HDF5 tool opens, a killed seal leaves
+the old one, and nothing ever locks or appends to a file that others read (Lustre, GPFS, NFS). The journal is read as a
+stream and tables are written in blocks: memory does not grow with results, events or actions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import msgspec
+import numpy as np
+
+from hpcsched.core.actions import Action
+from hpcsched.core.events import Event, ResultReported
+from hpcsched.errors import LogError, RunFolderError
+from hpcsched.eventlog import schema
+from hpcsched.eventlog.holdings import Holding
+from hpcsched.eventlog.reader import JournalReader
+from hpcsched.eventlog.records import SCHEMA_VERSION, Note, Record, Step
+from hpcsched.eventlog.state import RunState
+from hpcsched.eventlog.status import as_dict
+from hpcsched.runfolder import RunFolder
+
+_BLOCK = 4096
+"""Rows written at once; also the chunk of the datasets."""
+_ABANDONED_S = 3600.0
+"""A temporary file that is older was left by a killed seal."""
+_encode = msgspec.json.Encoder().encode
+
+
+def seal(folder: RunFolder, *, to: Path | None = None) -> Path:
+    """Make `log.h5` (or the file `to`) from what the journal holds now and return its path.
+
+    Raises RunFolderError when it cannot be written, JournalDamagedError, LogError.
+    """
+    target = to or folder.log
+    temporary = target.parent / f".log.h5-{os.getpid()}-{time.time_ns():x}"
+    try:
+        _remove_abandoned(target.parent)
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            # locking=False: nobody else knows the name, and some parallel file systems refuse locks.
+            with h5py.File(temporary, "w", locking=False) as file:
+                _Sealer(folder, file).run()
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            temporary.rename(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:  # h5py raises it too, with a text of its own
+        raise RunFolderError(
+            f"{target}: cannot be written: {error}. The journal is whole: `hpcsched report {folder.root}` makes the "
+            "log again when there is space."
+        ) from error
+    return target
+
+
+class _TableWriter:
+    """Rows of one table, written block by block."""
+
+    def __init__(self, file: h5py.File, table: schema.Table) -> None:
+        self._dtype = table.dtype
+        self._rows: list[tuple[Any, ...]] = []
+        self._dataset = file.create_dataset(
+            table.name,
+            shape=(0,),
+            maxshape=(None,),
+            dtype=self._dtype,
+            chunks=(_BLOCK,),
+            compression="gzip",
+            compression_opts=1,
+            shuffle=True,
+        )
+        self._dataset.attrs["description"] = table.meaning
+        for column in table.columns:
+            self._dataset.attrs[f"{column.name}.description"] = column.meaning
+            if column.unit:
+                self._dataset.attrs[f"{column.name}.units"] = column.unit
+
+    def add(self, *row: Any) -> None:
+        self._rows.append(row)
+        if len(self._rows) == _BLOCK:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        begin = self._dataset.shape[0]
+        self._dataset.resize((begin + len(self._rows),))
+        self._dataset[begin:] = np.array(self._rows, dtype=self._dtype)
+        self._rows.clear()
+
+
+class _Sealer:
+    def __init__(self, folder: RunFolder, file: h5py.File) -> None:
+        self._folder = folder
+        self._file = file
+        self._tables = {table.name: _TableWriter(file, table) for table in schema.TABLES}
+        self._results = self._tables["results"]
+        self._placements = self._tables["placements"]
+        self._events = self._tables["events"]
+        self._actions = self._tables["actions"]
+        self._notes = self._tables["notes"]
+
+    def run(self) -> None:
+        reader = JournalReader(self._folder)
+        state = RunState(on_holding=self._holding)
+        for record in reader.poll():
+            state.feed(record)
+            self._record(record, state)
+        header = state.header  # raises when there is none
+        for holding in state.holdings():
+            self._holding(holding)
+        for trial in state.scheduler.trials:
+            self._tables["trials"].add(
+                trial.trial_id,
+                _encode(trial.config).decode(),
+                trial.state.value,
+                _or_nan(state.best_metric.get(trial.trial_id)),
+                trial.training_iteration,
+            )
+        for table in self._tables.values():
+            table.flush()
+        best = state.best
+        machine = state.machine
+        attributes: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "experiment": header.experiment,
+            "began_at": header.began_at,
+            "deadline_s": _or_nan(state.deadline_s),
+            "metric": header.metric,
+            "mode": header.settings.mode.value,
+            "name": header.name,
+            "state": (state.scheduler.state if state.end is None else state.end.state).value,
+            "over_s": _or_nan(state.over_at),
+            "last_s": state.now,
+            "settings": _encode(header.settings).decode(),
+            "provenance": _encode(header.provenance).decode(),
+            "num_atoms": 0 if machine is None else len(machine.atoms),
+            "gpus_per_atom": 1 if machine is None else machine.gpus_per_atom,
+            "best": _encode(
+                None
+                if best is None
+                else {**as_dict(best.checkpoint), "metric": best.metric, "saved_s": best.saved_s}
+            ).decode(),
+            "counts": _encode(as_dict(state.scheduler.counts)).decode(),
+            "atom_seconds": _encode(
+                as_dict(state.scheduler.atom_seconds(state.now if state.over_at is None else state.over_at))
+            ).decode(),
+            "num_lives": state.num_lives,
+            "journal_bytes": sum(end.num_bytes for end in reader.ends),
+        }
+        assert attributes.keys() == schema.ROOT_ATTRIBUTES.keys(), "the documented ones are the written ones"
+        for name, value in attributes.items():
+            self._file.attrs[name] = value
+
+    def _record(self, record: Record, state: RunState) -> None:
+        match record:
+            case Step(event=event, actions=actions):
+                self._event(event, state)
+                for action in actions:
+                    self._action(action, event.time)
+            case Note():
+                self._notes.add(
+                    record.time,
+                    _text(record.topic),
+                    -1 if record.trial_id is None else record.trial_id,
+                    -1 if record.incarnation is None else record.incarnation,
+                    _text(record.text),
+                    _encode(record.data).decode(),
+                )
+            case _:
+                pass
+
+    def _event(self, event: Event, state: RunState) -> None:
+        kind, trial_id, incarnation, rest = _split(event, "time")
+        self._events.add(event.time, kind, trial_id, incarnation, rest)
+        if isinstance(event, ResultReported):
+            trial = state.scheduler.trials[event.trial_id]
+            if trial.incarnation == event.incarnation:
+                self._results.add(
+                    event.time,
+                    event.trial_id,
+                    event.incarnation,
+                    event.training_iteration,
+                    _or_nan(event.metric),
+                    state.num_atoms_of(event.trial_id),
+                    event.time_this_iter_s,
+                )
+
+    def _action(self, action: Action, at: float) -> None:
+        kind, trial_id, incarnation, rest = _split(action, "because")
+        self._actions.add(at, kind, trial_id, incarnation, rest, _text(action.because))
+
+    def _holding(self, holding: Holding) -> None:
+        for gpu in holding.gpus:
+            self._placements.add(
+                holding.trial_id,
+                holding.incarnation,
+                holding.node,
+                gpu,
+                holding.from_s,
+                _or_nan(holding.to_s),
+            )
+
+
+def _split(value: Event | Action, column: str) -> tuple[str, int, int, str]:
+    """Kind, trial id, incarnation, and all other fields but `column` as JSON."""
+    fields = msgspec.structs.asdict(value)
+    del fields[column]
+    trial_id = fields.pop("trial_id", None)
+    incarnation = fields.pop("incarnation", None)
+    checkpoint = fields.get("checkpoint")
+    if trial_id is None and incarnation is None and checkpoint is not None:
+        trial_id, incarnation = checkpoint.trial_id, checkpoint.incarnation
+    return (
+        type(value).__name__,
+        -1 if trial_id is None else trial_id,
+        -1 if incarnation is None else incarnation,
+        _encode(fields).decode(),
+    )
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _text(value: str) -> str:
+    """HDF5's variable-length strings end at a NUL; surrogates are no UTF-8."""
+    return value.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for path in folder.glob(".log.h5-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink()
+
+
+def is_up_to_date(folder: RunFolder) -> bool:
+    """Whether log.h5 is there and holds all of the journal."""
+    try:
+        with h5py.File(folder.log, "r", locking=False) as file:
+            held = int(file.attrs["journal_bytes"])
+            version = int(file.attrs["schema_version"])
+    except (OSError, KeyError):
+        return False
+    if version > SCHEMA_VERSION:
+        raise LogError(
+            f"{folder.log}: schema {version} of a newer hpcsched; this one reads up to {SCHEMA_VERSION}"
+        )
+    return version == SCHEMA_VERSION and held >= _counted_bytes(folder)
+
+
+def _counted_bytes(folder: RunFolder) -> int:
+    """Bytes of the journal up to the last line feed of each segment."""
+    total = 0
+    for path in folder.journal.glob("*.jsonl"):
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            end = size
+            while end > 0:
+                begin = max(0, end - 65536)
+                stream.seek(begin)
+                found = stream.read(end - begin).rfind(b"\n")
+                if found >= 0:
+                    total += begin + found + 1
+                    break
+                end = begin
+    return total

@@ -1,0 +1,132 @@
+"""The status of a run, for people and scripts: `hpcsched status RUN --json`.
+
+Its `state` is, in this order:
+
+- what the newest life said at its end (`finished`, `failed`, `suspended`);
+- `running` while a driver holds the lease (its process is provably alive, or it renewed less than 30 s ago);
+- what the core had decided when the driver died while winding up (`finished`, `failed`);
+- else `suspended`: the driver is gone without a word, and `hpcsched run --resume RUN` goes on from the journal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hpcsched.core.actions import CheckpointRef
+from hpcsched.core.enums import ExperimentState, TrialState
+from hpcsched.eventlog.lease import Holder, Host, holder_of, this_host
+from hpcsched.eventlog.state import RunFollower, RunState
+from hpcsched.runfolder import RunFolder
+
+
+class BestStatus(msgspec.Struct, frozen=True):
+    trial_id: int
+    metric: float
+    training_iteration: int
+    config: dict[str, Any]
+    checkpoint: str
+    """Absolute path of the folder."""
+    saved_s: float
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Times are seconds since the experiment began."""
+
+    state: ExperimentState
+    policy: str
+    deadline_s: float | None
+    finished_s: float | None
+    """When it finished or failed; None while it may go on."""
+    num_atoms: int
+    trials: dict[str, int]
+    """Number of trials by state; every state is there."""
+    best: BestStatus | None
+    counts: dict[str, int]
+    atom_seconds: dict[str, float]
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A status with what a person also wants to know."""
+
+    status: Status
+    holder: Holder | None
+    now_s: float
+    run: RunState
+
+
+def read_status(folder: RunFolder, *, host: Host | None = None, now: float | None = None) -> Standing:
+    """Raises RunFolderError, JournalDamagedError. `host` and `now` (UNIX s): from where and when the lease is judged."""
+    run = RunFollower(folder).look()
+    holder = holder_of(folder, host=host or this_host(), now=now)
+    return Standing(status=status_of(folder, run, holder), holder=holder, now_s=run.now, run=run)
+
+
+def status_of(folder: RunFolder, run: RunState, holder: Holder | None) -> Status:
+    scheduler = run.scheduler
+    state = _state_of(run, holder)
+    over = state in (ExperimentState.FINISHED, ExperimentState.FAILED)
+    trials = dict.fromkeys((one.value for one in TrialState), 0)
+    for trial in scheduler.trials:
+        trials[trial.state.value] += 1
+    finished_s = run.over_at if run.over_at is not None else run.now
+    return Status(
+        state=state,
+        policy=policy_name(run),
+        deadline_s=run.deadline_s,
+        finished_s=finished_s if over else None,
+        num_atoms=0 if run.machine is None else len(run.machine.atoms),
+        trials=trials,
+        best=_best_of(folder, run),
+        counts=as_dict(scheduler.counts),
+        atom_seconds=as_dict(scheduler.atom_seconds(run.now if run.over_at is None else run.over_at)),
+    )
+
+
+def policy_name(run: RunState) -> str:
+    tag = run.header.settings.policy.__struct_config__.tag
+    assert isinstance(tag, str), "policies are tagged by name"
+    return tag
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Of a struct or mapping."""
+    built: dict[str, Any] = msgspec.to_builtins(value)
+    return built
+
+
+def _state_of(run: RunState, holder: Holder | None) -> ExperimentState:
+    if run.end is not None:
+        return run.end.state
+    if holder is not None and holder.holds:
+        return ExperimentState.RUNNING
+    if run.over_at is not None and run.scheduler.state is not ExperimentState.RUNNING:
+        return run.scheduler.state
+    return ExperimentState.SUSPENDED
+
+
+def _best_of(folder: RunFolder, run: RunState) -> BestStatus | None:
+    best = run.best
+    if best is None:
+        return None
+    ref = best.checkpoint
+    own = folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
+    checkpoint = folder.best / "checkpoint" if _published(folder) == ref else own
+    return BestStatus(
+        trial_id=ref.trial_id,
+        metric=best.metric,
+        training_iteration=ref.training_iteration,
+        config=run.scheduler.trials[ref.trial_id].config,
+        checkpoint=str(checkpoint.absolute()),
+        saved_s=best.saved_s,
+    )
+
+
+def _published(folder: RunFolder) -> CheckpointRef | None:
+    """Which checkpoint `best/` holds; None when there is none, or nothing that says so."""
+    try:
+        facts = msgspec.json.decode((folder.best / "best.json").read_bytes())
+        return CheckpointRef(facts["trial_id"], facts["incarnation"], facts["training_iteration"])
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return None

@@ -1,0 +1,276 @@
+"""A trial's story in words: each thing that was done with it, when, and the `because` that was logged with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hpcsched.core import actions as act
+from hpcsched.core import events as ev
+from hpcsched.core.enums import AtomState, Outcome, PreemptReason, TimerKind, TrialState
+from hpcsched.core.ids import TrialId
+from hpcsched.errors import InputError
+from hpcsched.eventlog.records import End, Note, Record, Step
+from hpcsched.eventlog.state import RunState
+from hpcsched.report.text import atoms, clean, clean_line, duration
+from hpcsched.topology.machine import Machine, Placement, shares_of
+
+_LEAVING = {
+    PreemptReason.RESIZE: "asked to leave, to go on with other atoms",
+    PreemptReason.PAUSE: "asked to leave, to be paused",
+    PreemptReason.STOP: "asked to leave for good",
+    PreemptReason.DEADLINE: "asked for its last checkpoint, the deadline is near",
+}
+_OUTCOME = {
+    Outcome.COMPLETED: "completed",
+    Outcome.PREEMPTED: "left as asked",
+    Outcome.CRASHED: "crashed",
+    Outcome.OUT_OF_MEMORY: "ran out of memory",
+    Outcome.KILLED: "was killed",
+    Outcome.NODE_FAILED: "lost its node",
+    Outcome.LAUNCH_FAILED: "could not be launched",
+}
+_TIMER = {
+    TimerKind.START_TIMEOUT: "did not start in time",
+    TimerKind.SILENCE_TIMEOUT: "was silent for too long",
+    TimerKind.PREEMPT_GRACE: "did not leave in time",
+    TimerKind.KILL_WAIT: "its end could not be proven in time: its atoms are in quarantine until it is",
+    TimerKind.RETRY: "may be launched again",
+}
+
+
+class Line(msgspec.Struct, frozen=True):
+    time_s: float
+    incarnation: int | None
+    text: str
+    because: str = ""
+
+
+class Story(msgspec.Struct, frozen=True):
+    trial_id: int
+    config: dict[str, object]
+    lines: list[Line]
+    state: TrialState
+    now: str
+    """What it is doing, or why it waits, at the end of the log."""
+
+
+def tell(records: Iterable[Record], trial_id: int) -> Story:
+    """Reads the records once. Raises InputError when there is no such trial."""
+    teller = _Teller(TrialId(trial_id))
+    for record in records:
+        teller.take(record)
+    return teller.story()
+
+
+class _Teller:
+    def __init__(self, trial_id: TrialId) -> None:
+        self._trial_id = trial_id
+        self._run = RunState()
+        self._lines: list[Line] = []
+        self._reports: list[ev.ResultReported] = []
+        self._state: TrialState | None = None
+        self._last_because = ""
+
+    def take(self, record: Record) -> None:
+        self._run.feed(record)
+        match record:
+            case Step():
+                self._step(record)
+            case Note() if record.trial_id == self._trial_id and record.topic != "metrics":
+                self._say(record.time, record.incarnation, clean_line(record.text))
+            case End():
+                self._tell_reports()
+            case _:
+                pass
+
+    def _step(self, step: Step) -> None:
+        event = step.event
+        before = len(self._lines)
+        self._event(event)
+        spoken = False
+        for action in step.actions:
+            spoken |= self._action(action, event.time)
+        trials = self._run.scheduler.trials
+        if self._trial_id >= len(trials):
+            return
+        state = trials[self._trial_id].state
+        quiet = not spoken and len(self._lines) == before
+        if quiet and self._state is not None and state is not self._state:
+            self._tell_reports()
+            self._say(event.time, None, f"became {state.value}", f"with {_words(type(event).__name__)}")
+        self._state = state
+
+    def _event(self, event: ev.Event) -> None:
+        match event:
+            case ev.TrialSubmitted() if event.trial_id == self._trial_id:
+                self._say(event.time, None, "was submitted")
+            case ev.ExperimentResumed() if self._state is not None:
+                self._tell_reports()
+                self._say(event.time, None, "a new driver life goes on with the experiment")
+            case ev.TimerFired() if event.trial_id == self._trial_id and event.timer in _TIMER:
+                self._tell_reports()
+                self._say(event.time, event.incarnation, _TIMER[event.timer])
+            case ev.TrialStopRequested() if event.trial_id == self._trial_id:
+                self._tell_reports()
+                self._say(event.time, None, "shall stop", clean_line(event.why))
+            case ev.ResultReported() if event.trial_id == self._trial_id:
+                if self._reports and self._reports[-1].incarnation != event.incarnation:
+                    self._tell_reports()
+                self._reports.append(event)
+            case (
+                ev.TrialStarted()
+                | ev.CheckpointSaved()
+                | ev.CheckpointFailed()
+                | ev.TrialExited()
+                | ev.LaunchRefused()
+            ) if event.trial_id == self._trial_id:
+                self._tell_reports()
+                self._say(event.time, event.incarnation, *_event_in_words(event))
+            case _:
+                pass
+
+    def _action(self, action: act.Action, at: float) -> bool:
+        """Whether it was about our trial."""
+        match action:
+            case act.StartTrial() if action.trial_id == self._trial_id:
+                place = place_in_words(self._run.machine, action.placement)
+                if action.checkpoint is None:
+                    text = f"started from scratch on {place}"
+                else:
+                    text = (
+                        f"started on {place}, going on from iteration {action.checkpoint.training_iteration}"
+                    )
+            case act.PreemptTrial() if action.trial_id == self._trial_id:
+                text = _LEAVING[action.reason]
+            case act.KillTrial() if action.trial_id == self._trial_id:
+                text = "is being killed"
+            case act.PublishBest() if action.checkpoint.trial_id == self._trial_id:
+                text = f"is the best: {action.metric:.6g} at iteration {action.checkpoint.training_iteration}"
+            case _:
+                return False
+        self._tell_reports()
+        incarnation = getattr(action, "incarnation", None)
+        self._say(at, incarnation, text, clean_line(action.because))
+        if not isinstance(action, act.PublishBest):
+            self._last_because = clean_line(action.because)
+        return True
+
+    def _tell_reports(self) -> None:
+        """Reports between two other things are one line."""
+        if not self._reports:
+            return
+        first, last = self._reports[0], self._reports[-1]
+        metric = "no number" if last.metric is None else f"{last.metric:.6g}"
+        if last.metric is None and last.problem:
+            metric = clean_line(last.problem)
+        if first is last:
+            text = f"reported iteration {last.training_iteration}: {metric}"
+        else:
+            text = (
+                f"reported iterations {first.training_iteration} to {last.training_iteration} since {first.time:.1f} s; "
+                f"the last: {metric}"
+            )
+        self._say(last.time, last.incarnation, text)
+        self._reports.clear()
+
+    def _say(self, time_s: float, incarnation: int | None, text: str, because: str = "") -> None:
+        self._lines.append(Line(time_s, incarnation, text, because))
+
+    def story(self) -> Story:
+        trials = self._run.scheduler.trials
+        if not 0 <= self._trial_id < len(trials):
+            known = "there is none yet" if not trials else f"they are 0 to {len(trials) - 1}"
+            raise InputError(f"trial {self._trial_id}: no such trial; {known}")
+        self._tell_reports()
+        trial = trials[self._trial_id]
+        return Story(
+            trial_id=int(self._trial_id),
+            config=dict(trial.config),
+            lines=self._lines,
+            state=trial.state,
+            now=self._now(trial.state),
+        )
+
+    def _now(self, state: TrialState) -> str:
+        because = f" Last decision: {self._last_because}." if self._last_because else ""
+        match state:
+            case TrialState.PENDING:
+                return f"waits for atoms: {self._atoms_in_words()}.{because}"
+            case TrialState.PAUSED:
+                return f"waits with its checkpoint until the policy takes it up again; {self._atoms_in_words()}.{because}"
+            case TrialState.STARTING:
+                return f"its ranks are starting on {atoms(self._run.num_atoms_of(self._trial_id))}.{because}"
+            case TrialState.RUNNING:
+                return f"trains on {atoms(self._run.num_atoms_of(self._trial_id))}.{because}"
+            case TrialState.PREEMPTING:
+                return f"has been asked to leave and is on its way.{because}"
+            case TrialState.STOPPED:
+                return f"is stopped and will not run again.{because}"
+            case TrialState.COMPLETED:
+                return "is completed."
+            case TrialState.FAILED:
+                return f"has failed and will not be tried again.{because}"
+
+    def _atoms_in_words(self) -> str:
+        machine = self._run.machine
+        if machine is None:
+            return "the machine is not known yet"
+        scheduler = self._run.scheduler
+        number = dict.fromkeys(AtomState, 0)
+        for atom in machine.atoms:
+            number[scheduler.atom_state(atom.atom_id)] += 1
+        parts = ", ".join(f"{num} {state.value}" for state, num in number.items() if num)
+        return f"of {atoms(len(machine.atoms))} there are {parts}"
+
+
+def _event_in_words(event: ev.Event) -> tuple[str, str]:
+    match event:
+        case ev.TrialStarted():
+            return f"all ranks are up, {duration(event.setup_time_s)} after the start was decided", ""
+        case ev.CheckpointSaved():
+            return f"saved iteration {event.training_iteration} in {duration(event.save_time_s)}", ""
+        case ev.CheckpointFailed():
+            return f"could not save iteration {event.training_iteration}", clean_line(event.why)
+        case ev.TrialExited():
+            text = _OUTCOME[event.outcome]
+            if event.unproven:
+                text += f"; of {atoms(len(event.unproven))} it is not proven that the ranks are gone"
+            return text, clean_line(event.why)
+        case ev.LaunchRefused():
+            return f"the launch was refused, next try after {event.retry_at:.1f} s", clean_line(event.why)
+        case _:
+            return _words(type(event).__name__), ""
+
+
+def place_in_words(machine: Machine | None, placement: Placement) -> str:
+    """Such as "2 atoms (n1:0,1)"."""
+    if machine is None:
+        return atoms(len(placement.atoms))
+    shares = " ".join(f"{share.node}:{','.join(share.gpus)}" for share in shares_of(machine, placement))
+    return f"{atoms(len(placement.atoms))} ({clean_line(shares)})"
+
+
+def _words(name: str) -> str:
+    """ "TrialExited" -> "trial exited"."""
+    return "".join(" " + char.lower() if char.isupper() else char for char in name).strip()
+
+
+def text_of(story: Story) -> str:
+    """For a terminal."""
+    out = [f"trial {story.trial_id}: {story.state.value}"]
+    if story.config:
+        width = min(max(len(clean_line(str(name))) for name in story.config), 40)
+        out += [
+            f"  {clean_line(str(name)):{width}} = {clean_line(repr(value))}"
+            for name, value in story.config.items()
+        ]
+    out.append("")
+    for line in story.lines:
+        incarnation = "   " if line.incarnation is None else f"#{line.incarnation:<2}"
+        out.append(f"{line.time_s:9.1f} s  {incarnation} {clean(line.text)}")
+        if line.because:
+            out.append(f"{'':12} {'':3}   because {line.because}")
+    out += ["", f"now: {story.now}"]
+    return "\n".join(out)
