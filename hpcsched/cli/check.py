@@ -125,7 +125,7 @@ def plan_of(
             "options": {name: getattr(policy, name) for name in policy.__struct_fields__},
             "reduction_factor": settings.reduction_factor,
         },
-        "rungs": rungs_of(settings.grace_period, settings.max_iterations, settings.reduction_factor),
+        "rungs": rungs_of(spec),
         "max_iterations": settings.max_iterations,
         "search": {
             "sampler": spec.search.sampler,
@@ -136,14 +136,16 @@ def plan_of(
     }
 
 
-def rungs_of(grace_period: int, max_iterations: int, reduction_factor: int) -> list[int]:
-    """Iterations at which trials are compared: r eta^k, below R."""
-    rungs = []
-    milestone = grace_period
-    while milestone < max_iterations:
-        rungs.append(milestone)
-        milestone *= reduction_factor
-    return rungs
+def rungs_of(spec: ExperimentSpec) -> list[int]:
+    """Iterations, below R, at which trials are compared; none where the policy compares nobody."""
+    from hpcsched.core.rungs import milestones_of
+    from hpcsched.core.settings import FifoSettings
+
+    if isinstance(spec.scheduler.policy, FifoSettings):
+        return []
+    trial = spec.trial
+    rungs = milestones_of(trial.grace_period, trial.max_iterations, spec.scheduler.reduction_factor)
+    return [rung for rung in rungs if rung < trial.max_iterations]
 
 
 def deadline_of(spec: ExperimentSpec, allocation: Allocation | None, now: float) -> dict[str, Any]:

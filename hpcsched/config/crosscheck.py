@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from hpcsched.config.kinds import WrongValueError
 from hpcsched.config.mistakes import Mistakes
 from hpcsched.config.options import NEEDS_DEADLINE
 from hpcsched.config.spec import Constant, ExperimentSpec, Integer, LogUniform, Uniform
+from hpcsched.core.rungs import milestones_of
 from hpcsched.core.settings import ShaSettings
 
 if TYPE_CHECKING:
@@ -44,19 +46,11 @@ def check(
         _check_command(spec, mistakes, environ)
 
 
-def num_rungs(grace_period: int, max_iterations: int, reduction_factor: int) -> int:
-    """k_max = floor(log_eta(R / r)), in whole numbers (algorithms of SHA and ASHA)."""
-    rungs = 0
-    milestone = grace_period * reduction_factor
-    while milestone <= max_iterations:
-        rungs += 1
-        milestone *= reduction_factor
-    return rungs
-
-
 def least_sha_trials(grace_period: int, max_iterations: int, reduction_factor: int) -> int:
-    """eta^k_max: fewer configurations leave the last rung empty."""
-    return int(reduction_factor ** num_rungs(grace_period, max_iterations, reduction_factor))
+    """eta^k_max, k_max = floor(log_eta(R / r)): fewer configurations leave the last rung empty. 1 when r > R."""
+    if grace_period > max_iterations:
+        return 1
+    return int(reduction_factor ** (len(milestones_of(grace_period, max_iterations, reduction_factor)) - 1))
 
 
 def _check_rungs(spec: ExperimentSpec, mistakes: Mistakes) -> None:
@@ -215,7 +209,7 @@ def _check_command(spec: ExperimentSpec, mistakes: Mistakes, environ: Mapping[st
         mistakes.add("trial.cwd", "no such folder", spec.trial.cwd)
         return
     wrap, command = spec.launcher.wrap, spec.trial.command
-    path = {"PATH": spec.trial.env.get("PATH", environ.get("PATH", ""))}
+    path = {"PATH": _path_of_ranks(spec, environ)}
     if wrap and mistakes.clean("launcher.wrap"):
         # The command is looked for inside the container, where we cannot look.
         if find_program(wrap[0], cwd=cwd, environ=path) is None:
@@ -224,7 +218,7 @@ def _check_command(spec: ExperimentSpec, mistakes: Mistakes, environ: Mapping[st
     if not command or not mistakes.clean("trial.command", "trial.env"):
         return
     program = command[0]
-    if find_program(program, cwd=cwd, environ=path) is None and not _our_python(program):
+    if find_program(program, cwd=cwd, environ=path) is None:
         where = f"is not there (looked from {cwd})" if "/" in program else "is not on PATH"
         mistakes.add("trial.command", f'program "{program}" {where}, or may not be executed', list(command))
         return
@@ -234,6 +228,10 @@ def _check_command(spec: ExperimentSpec, mistakes: Mistakes, environ: Mapping[st
         mistakes.add("trial.command", f'script "{script}" is not in {cwd}', list(command))
 
 
-def _our_python(program: str) -> bool:
-    """`python` is then the Python that runs hpcsched: its folder is searched after PATH."""
-    return "/" not in program and is_file(Path(sys.executable).parent / program)
+def _path_of_ranks(spec: ExperimentSpec, environ: Mapping[str, str]) -> str:
+    """PATH as a rank will have it: the folder of this virtual environment comes first unless PATH names it already."""
+    path = spec.trial.env.get("PATH", environ.get("PATH", ""))
+    own = str(Path(sys.executable).parent)  # not resolved: that would leave the virtual environment
+    if sys.prefix == sys.base_prefix or own in path.split(os.pathsep):
+        return path
+    return os.pathsep.join(filter(None, (own, path)))

@@ -94,7 +94,7 @@ KEYS = (
     Key("experiment", "run_dir", _PATH, None, "The run folder.", default_doc="runs/NAME-DATE-TIME beside the file"),
     Key(
         "trial", "command", Words('a list of texts, such as ["python", "train.py"]', 1), REQUIRED,
-        "Started once a rank. `python` is the Python that runs hpcsched when PATH has no other.",
+        "Started once a rank. `python` is that of the virtual environment in which hpcsched runs.",
     ),
     Key("trial", "grace_period", Whole(1), 1, "r: iterations before a trial is first compared with others.", "iterations"),
     Key("trial", "max_iterations", Whole(1), 100, "R: iterations after which a trial is complete.", "iterations"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import typing
 from pathlib import Path
 
@@ -238,8 +239,16 @@ def test_measured_scaling_is_no_assumption(tmp_path: Path) -> None:
     assert load(file).scaling.assume is None
 
 
-def test_python_may_be_the_one_that_runs_hpcsched(tmp_path: Path) -> None:
-    # A virtual environment need not be activated for its own `hpcsched` to find its own `python`.
+def test_python_is_that_of_the_virtual_environment_which_need_not_be_activated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin_folder = tmp_path / "venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "python").touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(bin_folder / "python"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     file = write_experiment(tmp_path, changed(('["sh", "train.sh"]', '["python", "train.sh"]')))
-    spec = load_experiment(file, environ={"PATH": ""}, now=NOW)
-    assert spec.trial.command == ("python", "train.sh")
+    assert load_experiment(file, environ={"PATH": ""}, now=NOW).trial.command == ("python", "train.sh")
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    with pytest.raises(ExperimentFileError, match='"python" is not on PATH'):
+        load_experiment(file, environ={"PATH": ""}, now=NOW)

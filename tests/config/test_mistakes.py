@@ -77,7 +77,7 @@ ONE_MISTAKE: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "no command": (
         [('command = ["sh", "train.sh"]\n', "")],
-        "trial.command: is missing: Started once a rank. `python` is the Python that runs hpcsched when PATH has no other. "
+        "trial.command: is missing: Started once a rank. `python` is that of the virtual environment in which hpcsched runs. "
         '(allowed: a list of texts, such as ["python", "train.py"])',
     ),
     "an empty command": (
