@@ -1,8 +1,15 @@
-"""What a policy may see: values and read-only accessors; nothing here is proportional to the number of trials."""
+"""What a policy may see and what it may decide.
+
+A policy reads values and returns decisions; it never mutates anything but itself. The engine (`Scheduler`) turns
+decisions into actions and keeps the records. Nothing here but `live()` is proportional to the number of trials.
+
+How to write one: keep the PENDING trials that `trial_added` and `trial_left` hand over, answer `next_start`, and
+decide about a trial in `result_reported`. `policies/fifo.py` is the smallest example.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -14,41 +21,89 @@ from hpcsched.core.sizes import Sizes
 
 
 class TrialView(Protocol):
-    """One trial as policies see it. The engine's own record; policies must not write to it."""
+    """One trial as policies see it: the engine's own record, read-only."""
 
-    trial_id: TrialId
-    state: TrialState
-    incarnation: Incarnation
-    training_iteration: int
-    """Of the last result that counts (after a crash: of the checkpoint it goes on from); 0 before."""
-    score: float | None
-    """Windowed, higher is better (negated for mode min); None before the first, or when the last metric is None."""
-    num_atoms: int
-    """Held or reserved now; 0 when it holds none."""
-    last_num_atoms: int
-    """Of its latest incarnation; 1 before."""
-    training_s: float
-    """Accumulated iteration times (Tune's time_total_s: without set-up)."""
-    last_iter_s: float | None
-    started_at: float | None
-    """When its current incarnation was started."""
+    @property
+    def trial_id(self) -> TrialId: ...
+    @property
+    def state(self) -> TrialState: ...
+    @property
+    def incarnation(self) -> Incarnation: ...
+    @property
+    def training_iteration(self) -> int:
+        """Of the last result that counts (after a crash: of the checkpoint it goes on from); 0 before."""
+        ...
+
+    @property
+    def score(self) -> float | None:
+        """Windowed, higher is better (negated for mode min); None before the first, or when the last metric is None."""
+        ...
+
+    @property
+    def problem(self) -> str | None:
+        """Of the last result: "nan", "inf", "-inf" (it has diverged) or "missing"; None when it has a score."""
+        ...
+
+    @property
+    def num_atoms(self) -> int:
+        """Held or reserved now; 0 when it holds none."""
+        ...
+
+    @property
+    def last_num_atoms(self) -> int:
+        """Of its latest incarnation (of the one it was to become, when resized); 1 before."""
+        ...
+
+    @property
+    def training_s(self) -> float:
+        """Accumulated iteration times (Tune's time_total_s: without set-up)."""
+        ...
+
+    @property
+    def last_iter_s(self) -> float | None: ...
+    @property
+    def setup_time_s(self) -> float | None:
+        """Of its current or latest incarnation."""
+        ...
+
+    @property
+    def started_at(self) -> float | None:
+        """When its current or latest incarnation was launched."""
+        ...
 
 
 class View(Protocol):
     """The experiment as policies see it."""
 
-    settings: Settings
-    sizes: Sizes
-    now: float
-    deadline_s: float | None
-    num_atoms: int
-    """Atoms that are not down or quarantined."""
-    num_free: int
-    search_exhausted: bool
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def now(self) -> float: ...
+    @property
+    def deadline_s(self) -> float | None: ...
+    @property
+    def num_atoms(self) -> int:
+        """Atoms that are not down or quarantined."""
+        ...
+
+    @property
+    def num_free(self) -> int: ...
+    @property
+    def num_requested(self) -> int:
+        """Configurations asked of the sampler and not answered yet."""
+        ...
+
+    @property
+    def search_exhausted(self) -> bool:
+        """No more configurations will come."""
+        ...
 
     def trial(self, trial_id: TrialId) -> TrialView: ...
-    def running(self) -> Sequence[TrialId]:
-        """RUNNING trials in order of their current start. Proportional to their number: not on the hot path."""
+    def live(self) -> Collection[TrialView]:
+        """Trials that hold atoms and are to go on (STARTING, RUNNING, being resized), in order of their start.
+        Proportional to their number when iterated: not on the hot path."""
         ...
 
     def time_left_s(self) -> float | None: ...
@@ -106,30 +161,35 @@ Decision: TypeAlias = Pause | Stop | Resize | Drop
 class Policy(Protocol):
     """Decides; never mutates. Called by the engine, which turns decisions into actions.
 
-    Order for a result: the engine updates the trial (iteration, score, times), handles R and the deadline,
-    then calls `result_reported`; after every event that may have freed atoms or added trials it calls
-    `next_start` until it returns None, and then `idle_moves` once.
+    Order for a result: the engine updates the trial (iteration, score, times), handles R and the deadline, then
+    calls `result_reported`. After every event it calls `next_start` until it returns None, asks `num_wanted`, and
+    then calls `idle_moves` once.
     """
 
-    def trial_added(self, view: View, trial: TrialView) -> None: ...
+    def trial_added(self, view: View, trial: TrialView) -> None:
+        """A new PENDING trial."""
+        ...
+
+    def trial_started(self, view: View, trial: TrialView) -> None:
+        """An incarnation has been launched: it holds atoms from here on."""
+        ...
 
     def result_reported(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """At most one decision about the reporting trial, and any about others."""
         ...
 
     def trial_left(self, view: View, trial: TrialView) -> None:
-        """It is not running any more: look at `trial.state` (PENDING after a crash or resize, PAUSED, STOPPED,
-        COMPLETED, FAILED)."""
+        """It is not running any more: look at `trial.state` (PENDING: to be started again, after a crash, a resize
+        that found no atoms, a new life of the driver; PAUSED, STOPPED, COMPLETED, FAILED)."""
         ...
-
-    def trial_started(self, view: View, trial: TrialView) -> None: ...
 
     def num_wanted(self, view: View) -> int:
-        """How many more configurations to ask of the sampler now (never when one is already asked for)."""
+        """How many more configurations to ask of the sampler now (never asked while some are under way)."""
         ...
 
-    def next_start(self, view: View) -> Start | None:
-        """The next trial to start on the free atoms, best first; None: nobody (now)."""
+    def next_start(self, view: View) -> Start | Drop | None:
+        """The next trial to start on the free atoms, best first, or one to drop; None: nobody (now). A trial that
+        is handed out here counts as started; the engine hands it back by `trial_left` if it could not be."""
         ...
 
     def idle_moves(self, view: View) -> Sequence[Decision]:
@@ -137,5 +197,5 @@ class Policy(Protocol):
         ...
 
     def finished(self, view: View) -> str | None:
-        """Why nothing more can come of the experiment although time is left (a reason), or None."""
+        """Why nothing more can come of the experiment although time is left, or None. Asked when nobody runs."""
         ...

@@ -1,0 +1,65 @@
+"""Which checkpoints stay, and which one is the best.
+
+A trial keeps its latest (it restarts from there) and, while it lives, its best. The published best is kept wherever
+it is. What an incarnation that is starting restores from is never deleted under its feet. A PAUSED trial keeps its
+latest, a COMPLETED one its best and latest, a STOPPED or FAILED one nothing but the published best.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hpcsched.core.actions import CheckpointRef
+from hpcsched.core.enums import TrialState
+from hpcsched.core.ids import Incarnation, TrialId
+from hpcsched.core.trial import Snapshot, Trial
+
+
+class Best(msgspec.Struct, frozen=True):
+    """The best complete checkpoint."""
+
+    trial_id: TrialId
+    incarnation: Incarnation
+    training_iteration: int
+    metric: float
+    """The windowed score in the user's sign."""
+    score: float
+    """Higher is better."""
+    saved_s: float
+    """When, in seconds since the experiment began."""
+
+    @property
+    def checkpoint(self) -> CheckpointRef:
+        return CheckpointRef(self.trial_id, self.incarnation, self.training_iteration)
+
+
+def keep_new(trial: Trial, ref: CheckpointRef, snapshot: Snapshot) -> None:
+    """`ref` is complete: the trial restarts from here from now on."""
+    trial.restart = snapshot
+    trial.restart_ref = ref
+    trial.snapshots = [s for s in trial.snapshots if s.training_iteration > ref.training_iteration]
+    if ref not in trial.kept:
+        trial.kept.append(ref)
+    if snapshot.score is not None and (
+        trial.best_kept_score is None or snapshot.score >= trial.best_kept_score
+    ):
+        trial.best_kept = ref
+        trial.best_kept_score = snapshot.score
+
+
+def superfluous(trial: Trial, best: Best | None) -> list[CheckpointRef]:
+    """Checkpoints of the trial that nobody needs any more; they are struck off its list."""
+    needed: set[CheckpointRef | None] = set()
+    if best is not None and best.trial_id == trial.trial_id:
+        needed.add(best.checkpoint)
+    if trial.state not in {TrialState.STOPPED, TrialState.FAILED}:
+        needed.add(trial.restart_ref)
+        needed.add(trial.restored_from)
+        if trial.state is not TrialState.PAUSED:
+            needed.add(trial.best_kept)
+    gone = [ref for ref in trial.kept if ref not in needed]
+    if gone:
+        trial.kept = [ref for ref in trial.kept if ref in needed]
+        if trial.best_kept in gone:
+            trial.best_kept, trial.best_kept_score = None, None
+    return gone

@@ -1,0 +1,54 @@
+"""What starting, iterating and saving have cost so far: the numbers behind "does the deadline still allow it"."""
+
+from __future__ import annotations
+
+from hpcsched.core.percentile import RunningPercentile
+
+
+class Costs:
+    """Measured seconds, as running percentiles."""
+
+    __slots__ = ("_iterations", "_saves", "_setups", "_setups_by_size", "_setups_seen")
+
+    def __init__(self) -> None:
+        self._setups: list[float] = []
+        self._setups_seen: set[float] = set()
+        self._setups_by_size: dict[int, RunningPercentile] = {}
+        self._saves = RunningPercentile(9, 10)
+        self._iterations = RunningPercentile(1, 2)
+
+    def observe_setup(self, size: int, setup_time_s: float) -> None:
+        if setup_time_s not in self._setups_seen:
+            self._setups_seen.add(setup_time_s)
+            self._setups.append(setup_time_s)
+        if size not in self._setups_by_size:
+            self._setups_by_size[size] = RunningPercentile(9, 10)
+        self._setups_by_size[size].add(setup_time_s)
+
+    def observe_save(self, save_time_s: float) -> None:
+        self._saves.add(save_time_s)
+
+    def observe_iteration(self, one_atom_s: float) -> None:
+        """Seconds of an iteration, times s(size): what it would take on one atom."""
+        self._iterations.add(one_atom_s)
+
+    @property
+    def distinct_setups_s(self) -> list[float]:
+        return self._setups
+
+    def setup_s(self, size: int) -> float | None:
+        """p90 at this size, else at the nearest size measured (the larger of two); None before the first start."""
+        if not self._setups_by_size:
+            return None
+        nearest = min(self._setups_by_size, key=lambda measured: (abs(measured - size), -measured))
+        return self._setups_by_size[nearest].value()
+
+    @property
+    def save_s(self) -> float | None:
+        """p90 of a save; None before the first."""
+        return self._saves.value()
+
+    @property
+    def one_atom_iteration_s(self) -> float | None:
+        """Median; None before the first result."""
+        return self._iterations.value()

@@ -1,0 +1,148 @@
+"""The engine's record of one trial. Only `Scheduler` writes to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hpcsched.core.actions import CheckpointRef
+from hpcsched.core.enums import PreemptReason, TrialState
+from hpcsched.core.events import Config
+from hpcsched.core.ids import Incarnation, TrialId
+from hpcsched.topology.machine import AtomId, Placement
+
+MOST_SNAPSHOTS = 128
+"""A background save is at most so many iterations behind the reports; an older one has no known score."""
+
+
+class Snapshot(NamedTuple):
+    """What was known of a trial right after one result."""
+
+    training_iteration: int
+    score: float | None
+    window: tuple[float, ...]
+    training_s: float
+
+
+ORIGIN = Snapshot(0, None, (), 0.0)
+
+
+class Trial:
+    """One configuration and how far it has come. The attributes that policies see are explained in `view.TrialView`."""
+
+    __slots__ = (
+        "atoms",
+        "best_kept",
+        "best_kept_score",
+        "config",
+        "contacted",
+        "crashes",
+        "finishing",
+        "fruitless",
+        "heard_at",
+        "incarnation",
+        "incarnation_iteration",
+        "judged_iteration",
+        "kept",
+        "killing",
+        "last_iter_s",
+        "last_num_atoms",
+        "launch_failures",
+        "next_placement",
+        "node_failures",
+        "node_fault",
+        "one_atom_iter_s",
+        "preempt_reason",
+        "problem",
+        "ran_at",
+        "reported",
+        "reserved",
+        "resize_because",
+        "restart",
+        "restart_ref",
+        "restored_from",
+        "score",
+        "setup_time_s",
+        "snapshots",
+        "started_at",
+        "state",
+        "training_iteration",
+        "training_s",
+        "trial_id",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, trial_id: TrialId, config: Config) -> None:
+        self.trial_id = trial_id
+        self.config = config
+        self.state = TrialState.PENDING
+        self.incarnation = Incarnation(0)
+        """0 before the first launch."""
+
+        self.training_iteration = 0
+        self.score: float | None = None
+        self.problem: str | None = None
+        self.window: tuple[float, ...] = ()
+        self.training_s = 0.0
+        self.last_iter_s: float | None = None
+        self.ran_at = 0
+        """Atoms on which `last_iter_s` was measured; 0 before."""
+        self.one_atom_iter_s: float | None = None
+        self.setup_time_s: float | None = None
+        self.started_at: float | None = None
+        self.heard_at = 0.0
+        self.incarnation_iteration = 0
+        """Last iteration reported in this incarnation; 0 before."""
+        self.judged_iteration = 0
+        """Last iteration that the policy has seen."""
+        self.reported = False
+
+        self.atoms: tuple[AtomId, ...] = ()
+        self.reserved: tuple[AtomId, ...] = ()
+        self.next_placement: Placement | None = None
+        """Where a resize will take it."""
+        self.resize_because = ""
+        self.last_num_atoms = 1
+
+        self.contacted = False
+        self.preempt_reason: PreemptReason | None = None
+        self.killing = False
+        self.finishing = False
+        """It has reported iteration R and leaves by itself."""
+        self.node_fault = False
+        self.crashes = 0
+        self.node_failures = 0
+        self.launch_failures = 0
+        self.fruitless = 0
+        """Incarnations in a row that trained but saved nothing."""
+
+        self.snapshots: list[Snapshot] = []
+        """Of this incarnation, since its last checkpoint."""
+        self.restart = ORIGIN
+        """What the trial goes back to: the state at its latest complete checkpoint."""
+        self.restart_ref: CheckpointRef | None = None
+        self.restored_from: CheckpointRef | None = None
+        """What the incarnation that is starting restores from: not to be deleted under its feet."""
+        self.best_kept: CheckpointRef | None = None
+        self.best_kept_score: float | None = None
+        self.kept: list[CheckpointRef] = []
+        """Its checkpoints that are not deleted yet: at most four."""
+
+    @property
+    def num_atoms(self) -> int:
+        return len(self.atoms) + len(self.reserved)
+
+    def snapshot_at(self, training_iteration: int) -> Snapshot:
+        """The state after that iteration of this incarnation; without a score when it was not reported (or forgotten)."""
+        for snapshot in reversed(self.snapshots):
+            if snapshot.training_iteration == training_iteration:
+                return snapshot
+        if self.restart.training_iteration == training_iteration:
+            return self.restart
+        return Snapshot(training_iteration, None, (), self.training_s)
+
+    def go_back(self) -> None:
+        """To the last complete checkpoint: what came after it is lost."""
+        self.training_iteration, self.score, self.window, self.training_s = self.restart
+        self.problem = None
+        self.snapshots = []
+        self.incarnation_iteration = 0
