@@ -18,6 +18,7 @@ import msgspec
 
 from hpcsched.errors import AllocationError, CommandError
 from hpcsched.launch.allocation import Allocation, RunCommand
+from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.gpurequest import gpu_requests
 from hpcsched.launch.probe_node import MARK, read_node
 from hpcsched.topology.assemble import Assembled, MachineOptions, assemble
@@ -27,11 +28,6 @@ from hpcsched.topology.machine import Machine
 PROBE_TIMEOUT_S = 90.0
 ALONE_AT_MOST = 16
 """So many nodes are asked one by one when a step over several did not answer."""
-
-DROPPED = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "PMI", "OMPI_", "PALS_", "TORCHELASTIC_")
-KEPT = {
-    "SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_STEPMGR", "SLURM_JWT",
-}  # fmt: skip
 
 
 class Probed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +87,7 @@ def local_machine(
     """This computer as a machine of one node: its real GPUs, else `num_atoms * gpus_per_atom` invented ones.
 
     `num_atoms` None: all real GPUs, or `default_atoms` invented atoms. The node's name is the host's; it is reached by
-    127.0.0.1. Memory is not shared out (nothing enforces it here).
+    127.0.0.1. Memory is not shared out, and nothing is set aside for the driver (nobody enforces either here).
     """
     facts = msgspec.structs.replace(read_node(environ), node=socket.gethostname(), topology_address="")
     wanted = (num_atoms or default_atoms) * options.gpus_per_atom
@@ -103,9 +99,11 @@ def local_machine(
                 f"[atoms] num_atoms = {num_atoms} of {options.gpus_per_atom} GPUs each, but this computer shows {len(facts.gpus)} GPUs ({facts.gpu_rule})"
             )
         options = msgspec.structs.replace(options, max_gpus=wanted)
-    made = assemble([facts], options, driver_node=facts.node)
+    made = assemble([facts], options)
     node = msgspec.structs.replace(made.machine.nodes[0], address="127.0.0.1")
-    made = msgspec.structs.replace(made, machine=msgspec.structs.replace(made.machine, nodes=(node,)))
+    source = "invented: this computer shows no GPU" if made.invented else made.machine.source
+    machine = msgspec.structs.replace(made.machine, nodes=(node,), source=source)
+    made = msgspec.structs.replace(made, machine=machine)
     probed = _probed(made, (facts,), [])
     if cache is not None:
         write_machine(cache, probed, "")
@@ -130,8 +128,8 @@ def probe_argv(
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a step may inherit: not the job's own request, which would become the step's (contract: by prefix)."""
-    return {name: value for name, value in environ.items() if name in KEPT or not name.startswith(DROPPED)}
+    """What a helper step may inherit; see `srun_environment`."""
+    return srun_environment(environ)
 
 
 def _ask_nodes(
@@ -143,7 +141,7 @@ def _ask_nodes(
     timeout_s: float,
     warnings: list[str],
 ) -> tuple[NodeFacts, ...]:
-    env = step_environment(environ) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "SLURM_JOB_ID": allocation.job_id}
+    env = srun_environment(environ) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "SLURM_JOB_ID": allocation.job_id}
     answers: dict[str, NodeFacts] = {}
     refusals: dict[str, str] = {}
 

@@ -100,6 +100,12 @@ def assemble(
             )
         )
     machine = atoms_of_nodes(tuple(nodes), options.gpus_per_atom, source=_source(facts, rules))
+    for node in nodes:
+        num_atoms = (
+            sum(atom.node == node.name for atom in machine.atoms) if len(node.cores) < len(node.gpus) else 0
+        )
+        if num_atoms > len(node.cores):
+            warnings.append(f"{node.name}: {num_atoms} atoms share {len(node.cores)} cores")
     if not machine.atoms:
         counts = ", ".join(f"{node.name}: {len(node.gpus)}" for node in nodes[:8])
         raise AllocationError(
