@@ -56,18 +56,19 @@ def map_devices(
         shown = [str(number) for number in range(len(node.job_gpus))]
     if all(gpu in shown and not _is_number(gpu) for gpu in node.gpus):
         return node.gpus  # UUIDs on both sides
-    if len(shown) != len(node.job_gpus):
+    if len(shown) < len(node.job_gpus):
         raise MismatchError(
             f"{node.node}: the job holds {len(node.job_gpus)} GPUs here ({_list(node.job_gpus)}), "
             f"but the step shows {len(shown)} ({_list(shown)}), so GPU {_list(node.gpus)} cannot be told apart. "
             'Where the site refuses shared steps, set launcher.binding = "slurm"'
         )
-    unknown = [gpu for gpu in node.gpus if gpu not in node.job_gpus]
-    if unknown:
+    # More than the placement knows of is no mismatch: [atoms] gpus_per_node may leave some unused.
+    wrong = [gpu for gpu in node.gpus if not (_is_number(gpu) and int(gpu) < len(shown))]
+    if wrong:
         raise MismatchError(
-            f"{node.node}: GPU {_list(unknown)} is not among the job's ({_list(node.job_gpus)})"
+            f"{node.node}: GPU {_list(wrong)} is none of those that the step shows ({_list(shown)})"
         )
-    return tuple(shown[node.job_gpus.index(gpu)] for gpu in node.gpus)
+    return tuple(shown[int(gpu)] for gpu in node.gpus)
 
 
 def check_cores(node: LaunchNode, allowed: Sequence[int], *, slurm_picks: bool = False) -> tuple[int, ...]:

@@ -69,8 +69,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def marked(marks: Mapping[str, str], *, exclude: Iterable[int] = ()) -> list[Process]:
-    """Live processes of this user whose environment holds all of `marks`, without this one and `exclude`."""
-    skip = {os.getpid(), *exclude}
+    """Live processes of this user whose environment holds all of `marks`, without this one, those above it, and `exclude`."""
+    skip = {*_ancestors(), *exclude}
     found = []
     for process in all_processes():
         if process.pid in skip or process.state in "ZX":
@@ -78,6 +78,14 @@ def marked(marks: Mapping[str, str], *, exclude: Iterable[int] = ()) -> list[Pro
         env = environment_of(process.pid)
         if env and all(env.get(name) == value for name, value in marks.items()):
             found.append(process)
+    return found
+
+
+def _ancestors() -> list[int]:
+    """This process and all above it."""
+    found = [os.getpid()]
+    while (process := read_process(found[-1])) is not None and process.parent > 0:
+        found.append(process.parent)
     return found
 
 

@@ -1,0 +1,445 @@
+"""Launcher for a Slurm allocation: an incarnation is a set of steps, each an srun process of ours.
+
+Theory. srun is a slow, failing service, and none of its words is proof. So:
+
+- what a step is asked for is a pure value (`steps`), what its errors mean is a table (`srunerrors`), and how fast steps are
+  created is paced (`pace`);
+- every srun has a thread of its own that waits for it, and no other thread ever waits for Slurm: `start`, `kill` and `note_step`
+  return at once;
+- after srun has ended, the step counts as gone only when `scontrol` says so. While the controller does not answer, the
+  atoms stay where they are, and the thread asks again with growing pauses until it knows (`NodesGone`);
+- ending escalates: the supervisors (told by the driver's channel) get a moment; then `scancel JOB.STEP`; then SIGKILL of srun's
+  main process, which ends the tasks without the controller; then `scancel -s KILL`, again and again.
+
+Steps carry a name made of the run folder, trial and incarnation, so that the next driver life finds what this one left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hpcsched.errors import CommandError
+from hpcsched.launch.allocation import Allocation
+from hpcsched.launch.command import run_command
+from hpcsched.launch.environment import srun_environment
+from hpcsched.launch.launcher import LaunchNotice, NodeLost, NodesGone, Notify, StepEnded, StepRefused
+from hpcsched.launch.nodelist import expand_nodelist
+from hpcsched.launch.pace import Pace, PaceLimits
+from hpcsched.launch.probe import job_gpus_of
+from hpcsched.launch.processes import end_marked
+from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
+from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
+from hpcsched.launch.steps import Binding, Step, run_mark, trial_steps
+from hpcsched.launch.tails import tail_of
+from hpcsched.launch.versions import abilities_of
+from hpcsched.launchspec import LaunchSpec
+from hpcsched.runfolder import RunFolder
+from hpcsched.topology.machine import Machine
+
+log = logging.getLogger(__name__)
+
+ERROR_BYTES = 8000
+"""Read from the end of srun's output."""
+SCANCEL_LIMIT_S = 15.0
+"""`scancel -s KILL` has been seen to hang for 12 s at a dead node."""
+
+
+class LauncherOptions(Protocol):
+    """The [launcher] table of an experiment file."""
+
+    @property
+    def binding(self) -> Binding: ...
+    @property
+    def srun_args(self) -> tuple[str, ...]: ...
+    @property
+    def max_steps(self) -> int: ...
+
+
+class KillLimits(msgspec.Struct, frozen=True):
+    """Seconds of the escalation."""
+
+    grace_s: float = 2.0
+    """The supervisors, told by the channel, end by themselves."""
+    scancel_s: float = 3.0
+    """After `scancel JOB.STEP`."""
+    srun_s: float = 2.0
+    """After SIGTERM to an srun that has no step yet."""
+    settle_s: float = 3.0
+    """srun has ended: so long Slurm may still show the step before it is told as unproven."""
+    close_s: float = 30.0
+    """Longest wait of `close` and `end_orphans`."""
+    prove_s: float = 3600.0
+    """A step that Slurm still shows after so long is given up; its atoms stay out of use."""
+
+
+class _StepRun:
+    """One srun process and what became of it."""
+
+    def __init__(self, step: Step, log_file: Path) -> None:
+        self.step = step
+        self.log_file = log_file
+        self.process: subprocess.Popen[bytes] | None = None
+        self.step_id: str | None = None
+        self.creating = False
+        self.heard = False
+        """A supervisor of it has said hello."""
+        self.exited = threading.Event()
+        """srun has ended, or was never started."""
+        self.result: StepEnded | None = None
+        self.refusal: tuple[SrunError, str] | None = None
+        self.proven = False
+
+
+class _Life:
+    """One incarnation."""
+
+    def __init__(self, spec: LaunchSpec, runs: list[_StepRun]) -> None:
+        self.spec = spec
+        self.runs = runs
+        self.cancelled = False
+        """Nothing more of it shall be started."""
+        self.killed = False
+        """By the driver."""
+        self.done = threading.Event()
+        self.final: list[LaunchNotice] = []
+
+
+class SrunLauncher:
+    """Brings up supervisors by srun inside the allocation. See `Launcher`.
+
+    `machine`: whose GPUs the job holds where Slurm does not say. Raises nothing: what cannot be started is a notice.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        allocation: Allocation,
+        machine: Machine,
+        table: LauncherOptions,
+        notify: Notify,
+        environ: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        pace: PaceLimits = PaceLimits(),  # noqa: B008 - frozen
+        limits: KillLimits = KillLimits(),  # noqa: B008 - frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._job_id = allocation.job_id
+        self._binding: Binding = table.binding
+        if table.binding == "overlap" and not abilities_of(allocation.version).overlap:
+            log.warning(
+                "Slurm %s is older than 22.05: steps cannot share GPUs, so Slurm picks them",
+                allocation.version,
+            )
+            self._binding = "slurm"
+        self._srun_args = table.srun_args
+        self._max_steps = table.max_steps
+        told = job_gpus_of(allocation)
+        self._job_gpus = {node.name: len(node.gpus) for node in machine.nodes}
+        self._job_gpus.update({node: num for node, num in told.items() if num is not None})
+        self._environ = srun_environment(os.environ if environ is None else environ) | {
+            "SLURM_JOB_ID": allocation.job_id,
+            "HPCSCHED_RUN_DIR": str(folder.root),
+        }
+        self._notify = notify
+        self._python = python
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._pace = Pace(pace, clock())
+        self._lives: dict[tuple[int, int], _Life] = {}
+        self._num_running = 0
+
+    @property
+    def binding(self) -> Binding:
+        """What is really used: "slurm" where this Slurm is too old for "overlap"."""
+        return self._binding
+
+    # ---- Launcher
+
+    def start(self, spec: LaunchSpec) -> None:
+        steps = trial_steps(
+            spec,
+            binding=self._binding,
+            job_gpus=self._job_gpus,
+            launch_file=str(self._folder.launch_file(spec.trial_id, spec.incarnation)),
+            python=self._python,
+            srun_args=self._srun_args,
+        )
+        folder = self._folder.incarnation(spec.trial_id, spec.incarnation)
+        runs = [_StepRun(step, folder / f"srun-{number}.log") for number, step in enumerate(steps)]
+        life = _Life(spec, runs)
+        with self._lock:
+            self._lives[spec.trial_id, spec.incarnation] = life
+        for run in runs:
+            self._thread(self._run_step, life, run)
+
+    def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None:
+        with self._lock:
+            life = self._lives.get((trial_id, incarnation))
+            if life is None or any(run.step_id == step_id and run.heard for run in life.runs):
+                return
+            # Of several steps the hello does not say which one it is; a lone step needs no question.
+            run = next((run for run in life.runs if run.step_id == step_id), None)
+            if run is None and len(life.runs) == 1:
+                run = life.runs[0]
+            if run is not None:
+                self._heard(run, step_id)
+                return
+        self._thread(self._match_step, life, step_id)
+
+    def kill(self, trial_id: int, incarnation: int) -> None:
+        with self._lock:
+            life = self._lives.get((trial_id, incarnation))
+        if life is None:
+            self._notify(StepEnded(trial_id, incarnation, 0, "nothing was launched", ()))
+        else:
+            self._thread(self._kill, life, True)
+
+    def end_orphans(self) -> list[str]:
+        mark = run_mark(str(self._folder.root))
+        end = self._clock() + self._limits.close_s
+        found: dict[str, str] = {}
+        force = False
+        while True:
+            steps = live_steps(self._job_id, self._environ)
+            mine = [step for step in steps or () if step.name.startswith(mark)]
+            if steps is not None and not mine:
+                break
+            for step in mine:
+                found[step.step_id] = f"step {step.step_id} ({step.name}) on {step.nodes}"
+                self._scancel(step.step_id, force=force)
+            if self._clock() > end:
+                why = "Slurm does not answer" if steps is None else "still there"
+                found["?"] = f"gave up after {self._limits.close_s:g} s: {why}"
+                break
+            self._wait(0.2)
+            force = True
+        processes, _ = end_marked({"HPCSCHED_RUN_DIR": str(self._folder.root)}, limit_s=5.0)
+        return [*found.values(), *(f"process {process.pid}" for process in processes)]
+
+    def close(self) -> None:
+        with self._lock:
+            alive = [life for life in self._lives.values() if not life.done.is_set()]
+        for life in alive:
+            self._thread(self._kill, life, False)
+        end = self._clock() + self._limits.close_s
+        for life in alive:
+            life.done.wait(max(0.0, end - self._clock()))
+
+    # ---- one srun: a thread each
+
+    def _run_step(self, life: _Life, run: _StepRun) -> None:
+        if self._take_turn(life):
+            self._create(life, run)
+        if run.process is None:
+            run.exited.set()
+            if run.result is None and run.refusal is None:
+                run.result = self._ended(life, run, 0, "cancelled before it was started", proven=True)
+            self._step_is_over(life, run)
+            return
+        code = run.process.wait()
+        run.exited.set()
+        with self._lock:
+            self._num_running -= 1
+            self._creation_over(run)
+        text = tail_of(run.log_file, ERROR_BYTES)
+        lost = {node for text_list in failed_nodelists(text) for node in expand_nodelist(text_list)}
+        for node in sorted(lost):
+            self._notify(NodeLost(node, f"Slurm says: Node failure on {node}"))
+        log.info("step %s (%s) ended with code %d", run.step.name, run.step_id, code)
+        kind = classify(text)
+        failed_to_start = code != 0 and not run.heard and not lost
+        if failed_to_start and kind.whose == "slurm" and not life.killed:
+            # Refused before there was a step; to ask Slurm about it now would only take its time.
+            run.refusal = (kind, text)
+            run.proven = True
+            self._step_is_over(life, run)
+            return
+        proven = self._prove(run, self._limits.settle_s)
+        if failed_to_start and proven and not life.killed:
+            run.refusal = (kind, text)
+        else:
+            run.result = self._ended(life, run, code, text, proven=proven)
+        self._step_is_over(life, run)
+        if not proven and self._prove(run, self._limits.prove_s, escalate=True):
+            self._notify(NodesGone(life.spec.trial_id, life.spec.incarnation, run.step.nodes))
+
+    def _take_turn(self, life: _Life) -> bool:
+        """Wait until a step may be created; False when the incarnation was cancelled meanwhile."""
+        with self._lock:
+            while not life.cancelled:
+                if self._num_running >= self._max_steps:
+                    self._lock.wait(1.0)
+                    continue
+                pause_s = self._pace.may_create(self._clock())
+                if pause_s == 0:
+                    self._num_running += 1
+                    return True
+                self._lock.wait(pause_s)
+            return False
+
+    def _create(self, life: _Life, run: _StepRun) -> None:
+        run.creating = True
+        try:
+            with run.log_file.open("ab") as output:
+                process = subprocess.Popen(
+                    run.step.argv, env=self._environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )  # fmt: skip
+        except OSError as error:
+            with self._lock:
+                self._num_running -= 1
+                self._creation_over(run)
+            run.refusal = (
+                SrunError("", "site", 30.0, "srun could not be run"),
+                f"{run.step.argv[0]}: {error}",
+            )
+            run.proven = True
+            return
+        log.info("step %s: srun %d: %s", run.step.name, process.pid, " ".join(run.step.argv))
+        with self._lock:
+            run.process = process
+            cancelled = life.cancelled
+        if cancelled:  # between its turn and now
+            self._thread(self._kill_step, run, 0.0)
+
+    def _ended(self, life: _Life, run: _StepRun, code: int, text: str, *, proven: bool) -> StepEnded:
+        return StepEnded(
+            life.spec.trial_id, life.spec.incarnation, code, text[-2000:], run.step.nodes if proven else ()
+        )  # fmt: skip
+
+    def _step_is_over(self, life: _Life, run: _StepRun) -> None:
+        """Tell the driver; a refusal only once the other steps of the incarnation are over, too."""
+        with self._lock:
+            refused = next((each for each in life.runs if each.refusal is not None), None)
+            over = all(each.result is not None or each.refusal is not None for each in life.runs)
+            if refused is None:
+                assert run.result is not None, "a step is over without a result"
+                notices: list[LaunchNotice] = [run.result]
+                life.final += notices
+            elif over:
+                notices = [self._refusal(life, refused)]
+                for each in life.runs:
+                    if each.result is not None and each.result not in life.final:
+                        notices.append(each.result)
+                life.final += notices
+            else:
+                notices = []
+            if over:
+                life.done.set()
+            self._lock.notify_all()
+        if refused is not None and not over:
+            self._thread(self._kill, life, False, 0.0)
+        for notice in notices:
+            self._notify(notice)
+
+    def _refusal(self, life: _Life, run: _StepRun) -> StepRefused:
+        assert run.refusal is not None, "only a refused step has a refusal"
+        kind, text = run.refusal
+        delay_s = self._pace.refused(kind.retry_after_s, self._clock(), slow_down=kind.whose == "slurm")
+        words = text.strip()[-1500:] or "srun said nothing"
+        return StepRefused(
+            life.spec.trial_id, life.spec.incarnation, f"{words}\n({kind.advice})", delay_s, kind.whose
+        )  # fmt: skip
+
+    def _prove(self, run: _StepRun, limit_s: float, *, escalate: bool = False) -> bool:
+        """Ask Slurm until the step is gone; with `escalate` kill it again and again meanwhile."""
+        end = self._clock() + limit_s
+        pause_s = 0.05
+        while True:
+            presence, run.step_id = presence_of(run.step_id, run.step.name, self._job_id, self._environ)
+            if presence is Presence.GONE:
+                run.proven = True
+                return True
+            if self._clock() + pause_s > end:
+                return False
+            if escalate and presence is Presence.ALIVE and run.step_id is not None:
+                self._scancel(run.step_id, force=True)
+            self._wait(pause_s)
+            pause_s = min(2 * pause_s, 15.0 if escalate else 0.8)
+
+    # ---- hello
+
+    def _heard(self, run: _StepRun, step_id: str) -> None:
+        run.step_id = step_id
+        run.heard = True
+        self._pace.worked()
+        self._creation_over(run)
+
+    def _match_step(self, life: _Life, step_id: str) -> None:
+        """Which of several steps has this id? Slurm knows its name."""
+        steps = live_steps(step_id, self._environ)
+        with self._lock:
+            for run in life.runs:
+                if any(step.step_id == step_id and step.name == run.step.name for step in steps or ()):
+                    self._heard(run, step_id)
+
+    def _creation_over(self, run: _StepRun) -> None:
+        if run.creating:
+            run.creating = False
+            self._pace.created()
+            self._lock.notify_all()
+
+    # ---- the end: a thread each
+
+    def _kill(self, life: _Life, by_driver: bool, grace_s: float | None = None) -> None:
+        with self._lock:
+            again = life.done.is_set()
+            life.cancelled = True
+            life.killed = life.killed or by_driver
+            self._lock.notify_all()
+        if again:
+            for notice in life.final:
+                self._notify(notice)
+            return
+        for run in life.runs:
+            self._thread(self._kill_step, run, self._limits.grace_s if grace_s is None else grace_s)
+
+    def _kill_step(self, run: _StepRun, grace_s: float) -> None:
+        if run.exited.wait(grace_s if run.heard else 0.0):
+            return
+        presence, step_id = presence_of(run.step_id, run.step.name, self._job_id, self._environ)
+        if step_id is not None:
+            run.step_id = step_id
+        if presence is Presence.ALIVE and step_id is not None:
+            self._thread(self._scancel, step_id)
+            if run.exited.wait(self._limits.scancel_s):
+                return
+        elif run.process is not None:
+            run.process.terminate()
+            if run.exited.wait(self._limits.srun_s):
+                return
+        if run.process is not None:
+            log.warning("step %s: srun does not end; SIGKILL", run.step.name)
+            run.process.kill()  # its second process then ends the tasks; `_prove` looks after them
+        # From here on the thread that waits for srun escalates.
+
+    def _scancel(self, step_id: str, force: bool = False) -> None:
+        """Judge by the step, not by what scancel says: it complains about steps that it does signal."""
+        argv = ("scancel", *(("-s", "KILL") if force else ()), step_id)
+        with contextlib.suppress(CommandError):
+            run_command(argv, timeout_s=SCANCEL_LIMIT_S, env=self._environ)
+
+    def _wait(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
+
+    def _thread(self, target: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=self._guarded, args=(target, args), name="hpcsched-srun", daemon=True).start()
+
+    def _guarded(self, target: Callable[..., None], args: Sequence[object]) -> None:
+        try:
+            target(*args)
+        except Exception:
+            log.exception("launcher: a thread of it failed")

@@ -1,0 +1,114 @@
+"""Which srun commands bring up an incarnation. Pure: values in, argument lists out.
+
+Binding "overlap" (Slurm 22.05 and later, the default): one task a node, the supervisor, sees *all* GPUs of the job on its
+node and whatever cores the node has, and the placement decides; no step ever waits for another. Never ``-c`` or ``--exact``
+here (an exact overlap step is confined to the first core), nor ``-m arbitrary``.
+Binding "slurm": ``--exact`` asks for as many GPUs and cores as the placement holds there, and Slurm picks them.
+
+Nodes share a step when the same options fit them all: the same GPU request (see `gpurequest`) and the same share of
+memory, since ``--mem`` counts per node. Usually that is one step.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from hpcsched.launch.gpurequest import gpu_requests
+from hpcsched.launchspec import LaunchNode, LaunchSpec
+
+Binding = Literal["overlap", "slurm"]
+
+NAME_PREFIX = "hpcsched-"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One srun command. `name` tells the step apart in `scontrol show step`, also after a crash of the driver."""
+
+    nodes: tuple[str, ...]
+    name: str
+    argv: tuple[str, ...]
+
+
+def run_mark(run_dir: str) -> str:
+    """Marks all steps of one run folder; other experiments in the same job have other marks."""
+    return f"{NAME_PREFIX}{zlib.crc32(run_dir.encode()):08x}."
+
+
+def step_name(run_dir: str, trial_id: int, incarnation: int, number: int) -> str:
+    return f"{run_mark(run_dir)}{trial_id}.{incarnation}.{number}"
+
+
+def trial_steps(
+    spec: LaunchSpec,
+    *,
+    binding: Binding,
+    job_gpus: Mapping[str, int],
+    launch_file: str,
+    python: str,
+    srun_args: Sequence[str] = (),
+    srun: str = "srun",
+) -> tuple[Step, ...]:
+    """The steps of one incarnation, in the order of its nodes.
+
+    `job_gpus`: how many GPUs the job holds on each of *its* nodes. `srun_args`: the site's, after ours, so that they win.
+    """
+    steps: list[Step] = []
+    for nodes, resources in _groups(spec, binding, job_gpus):
+        name = step_name(spec.run_dir, spec.trial_id, spec.incarnation, len(steps))
+        num = str(len(nodes))
+        steps.append(
+            Step(
+                nodes=nodes,
+                name=name,
+                argv=(
+                    srun,
+                    "--overlap" if binding == "overlap" else "--exact",
+                    "-N", num, "-n", num, "--ntasks-per-node=1", "-w", ",".join(nodes), *resources,
+                    "--cpu-bind=none", "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered",
+                    f"--job-name={name}", *srun_args,
+                    python, "-P", "-m", "hpcsched.launch.supervisor", launch_file, *(["--slurm-picks"] if binding == "slurm" else []),
+                ),
+            )
+        )  # fmt: skip
+    return tuple(steps)
+
+
+def helper_step(
+    node: str, command: Sequence[str], *, name: str, srun_args: Sequence[str] = (), srun: str = "srun"
+) -> Step:
+    """A step that needs no GPU (staging, the driver itself on a node): beside whatever runs there."""
+    argv = (
+        srun, "--overlap", "-N", "1", "-n", "1", "-w", node, "--gres=none", "--cpu-bind=none", "--mpi=none", "--wait=0",
+        "--export=ALL", "--unbuffered", f"--job-name={name}", *srun_args, *command,
+    )  # fmt: skip
+    return Step((node,), name, argv)
+
+
+def _groups(
+    spec: LaunchSpec, binding: Binding, job_gpus: Mapping[str, int]
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """(nodes, options that ask for their resources), in the order of the nodes."""
+    by_options: dict[tuple[str, ...], list[str]] = {}
+    if binding == "overlap":
+        gpu_option = {
+            node: (request.option, number)
+            for number, request in enumerate(gpu_requests([each.node for each in spec.nodes], job_gpus))
+            for node in request.nodes
+        }
+        for node in spec.nodes:
+            option, number = gpu_option[node.node]
+            by_options.setdefault((option, _memory(node), str(number)), []).append(node.node)
+        return [(tuple(nodes), options[:2]) for options, nodes in by_options.items()]
+    for node in spec.nodes:
+        options = (f"--gres=gpu:{len(node.gpus)}", _memory(node), "-c", str(max(1, len(node.cores))))
+        by_options.setdefault(options, []).append(node.node)
+    return [(tuple(nodes), options) for options, nodes in by_options.items()]
+
+
+def _memory(node: LaunchNode) -> str:
+    """`--mem`, MiB a node; 0 where the site does not count memory: all that the job has there."""
+    return f"--mem={0 if node.memory_mb is None else node.memory_mb}"
