@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -44,6 +45,7 @@ def command(
     """
     from hpcsched.driver.ending import ending
     from hpcsched.driver.life import Request, run_experiment
+    from hpcsched.report.gantt import picture_of
 
     overrides: dict[str, Any] = {}
     if deadline is not None:
@@ -52,13 +54,7 @@ def command(
         overrides["launcher.kind"] = launcher.value
     request = Request(target=target, run_dir=run_dir, overrides=overrides, resume=resume)
     result = run_experiment(request, environ=os.environ, argv=tuple(sys.argv))
-    sys.stdout.write(ending(result, width=_width()))
+    picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
+    sys.stdout.write(ending(result, picture))
     sys.stdout.flush()
     raise typer.Exit(result.exit_code)
-
-
-def _width() -> int:
-    try:
-        return max(60, min(160, os.get_terminal_size(sys.stdout.fileno()).columns))
-    except OSError:
-        return 100

@@ -470,7 +470,9 @@ class Crew:
         return effects
 
     def _verdict(self) -> tuple[Outcome, str]:
-        if self._leaving is not None and self._leaving.how != "failed" and self._outcome is None:
+        all_said = self._leaving is not None and self._leaving.how != "failed"
+        if self._leaving is not None and all_said and self._outcome in (None, Outcome.KILLED):
+            # Killed after its goodbye (a slow exit): what it saved and said counts.
             if self._leaving.how == "completed":
                 return Outcome.COMPLETED, self._leaving.why or "the script is done"
             return Outcome.PREEMPTED, self._leaving.why

@@ -20,7 +20,7 @@ import msgspec
 
 from hpcsched.channel.keys import create_keys
 from hpcsched.channel.server import Server
-from hpcsched.config.deadline import clock_to_unix
+from hpcsched.config.deadline import clock_time
 from hpcsched.config.load import load_experiment
 from hpcsched.config.settings import core_settings
 from hpcsched.config.spec import ExperimentSpec
@@ -53,7 +53,6 @@ from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
 from hpcsched.launch.probe import Probed, local_machine, probe_machine
-from hpcsched.launch.srun import SrunLauncher
 from hpcsched.launchspec import Channel
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler, make_sampler
@@ -207,7 +206,7 @@ def _file_deadline(spec: ExperimentSpec, began_at: float) -> float | None:
     """Seconds since the experiment began."""
     table = spec.experiment
     if table.deadline_at is not None:
-        return clock_to_unix(table.deadline_at, now=began_at) - began_at
+        return clock_time(table.deadline_at, began_at) - began_at
     return table.deadline
 
 
@@ -322,6 +321,8 @@ class _Life:
     def _launcher(self, machine: Machine) -> Launcher:
         if self._allocation is None:
             return LocalLauncher(self._folder, notify=self._inbox.put)
+        from hpcsched.launch.srun import SrunLauncher
+
         return SrunLauncher(
             self._folder,
             allocation=self._allocation,

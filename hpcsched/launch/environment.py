@@ -80,7 +80,7 @@ def rank_environment(
         MASTER_ADDR=spec.master_addr,
         MASTER_PORT=str(spec.master_port),
         HPCSCHED_RUN_DIR=spec.run_dir,
-        HPCSCHED_LAUNCH_FILE=str(folder.launch_file(spec.trial_id, spec.incarnation)),
+        HPCSCHED_LAUNCH=str(folder.launch_file(spec.trial_id, spec.incarnation)),
         HPCSCHED_TRIAL_ID=str(spec.trial_id),
         HPCSCHED_INCARNATION=str(spec.incarnation),
         HPCSCHED_NODE=node.node,

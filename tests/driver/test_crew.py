@@ -156,6 +156,16 @@ def test_what_breaks_after_the_goodbye_is_no_failure() -> None:
     assert exited(crew.heard(goodbye("n1", r0=0, r1=-6), 13.2).events).outcome is Outcome.PREEMPTED
 
 
+def test_a_trial_killed_after_its_goodbye_has_left_as_asked() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    crew.preempt("deadline")
+    crew.heard(wire.Leaving(T, I, how="preempted", training_iteration=4), 13.0)
+    crew.kill(14.0, "the deadline has passed")
+    assert exited(crew.heard(goodbye("n1", r0=-9, r1=-9), 14.1).events).outcome is Outcome.PREEMPTED
+
+
 def test_a_preemption_before_the_first_contact_is_told_at_the_first_contact() -> None:
     crew = make_crew()
     assert crew.preempt("resize").sends == []
