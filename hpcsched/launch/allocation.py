@@ -73,6 +73,15 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warnings: tuple[str, ...] = ()
 
 
+def reason_of(error: CommandError) -> str:
+    """The line of a failed command that says why: its last error that is not the mere end of the step."""
+    if error.returncode is None:
+        return "timed out"
+    lines = [line.strip() for line in (error.stderr or error.stdout).splitlines() if line.strip()]
+    telling = [line for line in lines if "rror" in line and not line.endswith("Job step aborted")]
+    return (telling or lines or [f"code {error.returncode}"])[-1]
+
+
 def slurm_query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for squeue and scontrol: the user's format settings are dropped, times come as UNIX seconds."""
     env = {

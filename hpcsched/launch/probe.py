@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from hpcsched.errors import AllocationError, CommandError
-from hpcsched.launch.allocation import Allocation, RunCommand
+from hpcsched.launch.allocation import Allocation, RunCommand, reason_of
 from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.gpurequest import gpu_requests
-from hpcsched.launch.probe_node import MARK, read_node
+from hpcsched.launch.probe_node import MARK, VISIBLE, read_node
 from hpcsched.topology.assemble import Assembled, MachineOptions, assemble
 from hpcsched.topology.facts import NodeFacts
 from hpcsched.topology.machine import Machine
@@ -141,7 +141,9 @@ def _ask_nodes(
     timeout_s: float,
     warnings: list[str],
 ) -> tuple[NodeFacts, ...]:
-    env = srun_environment(environ) | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "SLURM_JOB_ID": allocation.job_id}
+    # The batch script's own GPU variables tell of the first node, and a node without GPUs would hand them on.
+    inherited = {name: value for name, value in srun_environment(environ).items() if name not in VISIBLE}
+    env = inherited | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "SLURM_JOB_ID": allocation.job_id}
     answers: dict[str, NodeFacts] = {}
     refusals: dict[str, str] = {}
 
@@ -151,8 +153,7 @@ def _ask_nodes(
             text = run_command(argv, timeout_s=timeout_s, env=env)
         except CommandError as error:
             text = error.stdout
-            lines = error.stderr.strip().splitlines()
-            why = (
+            why = reason_of(error)
                 "timed out"
                 if error.returncode is None
                 else lines[-1]

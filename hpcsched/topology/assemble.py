@@ -55,10 +55,13 @@ def assemble(
     nodes: list[Node] = []
     rules: list[str] = []
     left = options.max_gpus
+    without_gpu = [grant.node for grant in grants.values() if grant.gpus is not None and grant.gpus.num == 0]
     for fact in facts:
         warnings += [f"{fact.node}: {warning}" for warning in fact.warnings]
         grant = grants.get(fact.node)
         gpus, rule = _gpus(fact, grant, options.gpus_per_node)
+        if grant is not None and grant.gpus is not None and grant.gpus.num > len(fact.gpus):
+            warnings.append(_too_few(fact, grant.gpus.num, without_gpu))
         if left is not None:
             gpus = gpus[: max(0, left)]
             left -= len(gpus)
@@ -111,6 +114,7 @@ def assemble(
         raise AllocationError(
             f"no atom of {options.gpus_per_atom} GPUs can be made ({counts}): ask the job for GPUs (--gres=gpu:N), lower "
             "[atoms] gpus_per_atom, or set [atoms] gpus_per_node to let CPU cores play GPUs"
+            + "".join(f"\n  note: {warning}" for warning in _gathered(warnings))
         )
     if len({node.switches for node in nodes}) == 1 and not nodes[0].switches and len(nodes) > 1:
         warnings.append("no switches are known: all nodes count as one hop apart")
@@ -151,6 +155,14 @@ def _gpus(fact: NodeFacts, grant: NodeGrant | None, wanted: int | None) -> tuple
     if grant is not None and grant.gpus is not None and grant.gpus.num == len(ids) and ids:
         return ids, f"{fact.gpu_rule} of the probe step, as Slurm says the job holds"
     return ids, f"{fact.gpu_rule} of the probe step" if ids else "none"
+
+
+def _too_few(fact: NodeFacts, granted: int, without_gpu: Sequence[str]) -> str:
+    told = f"{fact.node}: Slurm says that the job holds {granted} GPUs, and a step is shown {len(fact.gpus)}: these are used"
+    if without_gpu and not fact.gpus:
+        # Seen on 22.05.8: --gres and --gpus are held against the least of the job's nodes, which is then 0.
+        told += f" (in a job with nodes without GPUs Slurm may refuse every GPU step: leave them out with --exclude={','.join(without_gpu[:4])})"
+    return told
 
 
 def _source(facts: Sequence[NodeFacts], rules: Sequence[str]) -> str:
