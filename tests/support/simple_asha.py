@@ -44,7 +44,7 @@ def simple_asha(
     r: int,
     big_r: int,
     eta: int,
-    step_s: float,
+    step_s: Callable[[int], float],
     start_s: float,
     deadline_s: float,
 ) -> list[Result]:
@@ -81,7 +81,7 @@ def simple_asha(
             if trial is None:
                 break
             order += 1
-            busy.append(((now + start_s) + step_s, order, trial))
+            busy.append(((now + start_s) + step_s(trial), order, trial))
         if not busy:
             return results
         busy.sort()
@@ -98,7 +98,7 @@ def simple_asha(
             goes_on = trial in best_of(iteration)
         if goes_on:
             order += 1
-            busy.append((now + step_s, order, trial))
+            busy.append((now + step_s(trial), order, trial))
         else:
             waiting[trial] = iteration
 
