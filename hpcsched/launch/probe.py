@@ -154,12 +154,6 @@ def _ask_nodes(
         except CommandError as error:
             text = error.stdout
             why = reason_of(error)
-                "timed out"
-                if error.returncode is None
-                else lines[-1]
-                if lines
-                else f"code {error.returncode}"
-            )
             for node in nodes:
                 refusals.setdefault(node, why)
         for fact in parse_answers(text):
