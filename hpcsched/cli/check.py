@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from hpcsched.config.spec import ExperimentSpec
     from hpcsched.launch.allocation import Allocation
     from hpcsched.launch.probe import Probed
+    from hpcsched.launchspec import LaunchNode
     from hpcsched.topology.machine import Machine
 
 
@@ -173,7 +175,8 @@ def deadline_of(spec: ExperimentSpec, allocation: Allocation | None, now: float)
 def launches_of(
     spec: ExperimentSpec, machine: Machine, *, sizes: list[int], allocation: Allocation | None
 ) -> list[dict[str, Any]]:
-    """How a trial of each size would be started on an empty machine."""
+    """How a trial of each size would be started on an empty machine; RUN stands for the run folder."""
+    from hpcsched.launchspec import LaunchNode
     from hpcsched.topology.machine import shares_of
     from hpcsched.topology.pool import Pool
 
@@ -182,24 +185,76 @@ def launches_of(
         placement = Pool(machine).find(size)
         if placement is None:
             continue
-        shares = shares_of(machine, placement)
+        nodes: list[LaunchNode] = []
+        world_size = 0
+        for share in shares_of(machine, placement):
+            node = next(node for node in machine.nodes if node.name == share.node)
+            nodes.append(
+                LaunchNode(
+                    share.node,
+                    share.gpus,
+                    share.cores,
+                    share.memory_mb,
+                    first_rank=world_size,
+                    job_gpus=node.gpus,
+                )
+            )
+            world_size += len(share.gpus)
         launches.append(
             {
                 "num_atoms": size,
-                "world_size": sum(len(share.gpus) for share in shares),
-                "nodes": {share.node: list(share.gpus) for share in shares},
-                "commands": commands_of(spec, machine, shares, allocation),
+                "world_size": world_size,
+                "nodes": {node.node: list(node.gpus) for node in nodes},
+                "commands": []
+                if allocation is None
+                else srun_commands(spec, machine, tuple(nodes), allocation),
             }
         )
     return launches
 
 
-def commands_of(
-    spec: ExperimentSpec, machine: Machine, shares: Any, allocation: Allocation | None
+def srun_commands(
+    spec: ExperimentSpec, machine: Machine, nodes: tuple[LaunchNode, ...], allocation: Allocation
 ) -> list[list[str]]:
-    """The argument lists of an incarnation: one node supervisor a node."""
-    del machine, allocation
-    return [list(spec.launcher.wrap + spec.trial.command) for _ in shares]
+    """The very srun command lines of trial 0's first incarnation, the run folder aside."""
+    from hpcsched.launch.probe import job_gpus_of
+    from hpcsched.launch.steps import trial_steps
+    from hpcsched.launch.versions import abilities_of
+    from hpcsched.launchspec import Channel, LaunchSpec
+
+    # As the launcher does: what Slurm says of the job's GPUs counts before what the probe saw, and a Slurm without
+    # overlapping steps chooses the GPUs itself.
+    job_gpus = {node.name: len(node.gpus) for node in machine.nodes}
+    job_gpus |= {node: num for node, num in job_gpus_of(allocation).items() if num is not None}
+    overlap = spec.launcher.binding == "overlap" and abilities_of(allocation.version).overlap
+    launch = LaunchSpec(
+        trial_id=0,
+        incarnation=1,
+        config={},
+        command=spec.trial.command,
+        cwd=spec.trial.cwd,
+        env=spec.trial.env,
+        nodes=nodes,
+        master_addr=nodes[0].node,
+        master_port=0,
+        channel=Channel((), "", ""),
+        run_dir="RUN",
+        metric=spec.experiment.metric,
+        mode=spec.experiment.mode.value,
+        max_iterations=spec.trial.max_iterations,
+        seed=spec.experiment.seed,
+        restore=None,
+        restore_iteration=0,
+    )
+    steps = trial_steps(
+        launch,
+        binding="overlap" if overlap else "slurm",
+        job_gpus=job_gpus,
+        launch_file="RUN/trials/0/1/launch.json",
+        python=sys.executable,
+        srun_args=spec.launcher.srun_args,
+    )
+    return [list(step.argv) for step in steps]
 
 
 def text_of(plan: Mapping[str, Any]) -> str:
