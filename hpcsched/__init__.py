@@ -6,12 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpcsched.report.load import load
     from hpcsched.runtime.trial import trial
 
 __version__ = "0.1.0"
-__all__ = ["trial"]
+__all__ = ["load", "trial"]
 
-_LATER = {"trial": "hpcsched.runtime.trial"}
+_LATER = {"load": "hpcsched.report.load", "trial": "hpcsched.runtime.trial"}
 """Names that cost an import (torch, h5py) and are therefore fetched when first asked for."""
 
 

@@ -23,7 +23,7 @@ from hpcsched.core.events import Event, ResultReported
 from hpcsched.errors import LogError, RunFolderError
 from hpcsched.eventlog import schema
 from hpcsched.eventlog.holdings import Holding
-from hpcsched.eventlog.reader import JournalReader
+from hpcsched.eventlog.reader import JournalReader, require_journal
 from hpcsched.eventlog.records import SCHEMA_VERSION, Note, Record, Step
 from hpcsched.eventlog.state import RunState
 from hpcsched.eventlog.status import as_dict
@@ -41,6 +41,7 @@ def seal(folder: RunFolder, *, to: Path | None = None) -> Path:
 
     Raises RunFolderError when it cannot be written, JournalDamagedError, LogError.
     """
+    require_journal(folder)
     target = to or folder.log
     temporary = target.parent / f".log.h5-{os.getpid()}-{time.time_ns():x}"
     try:
@@ -57,7 +58,7 @@ def seal(folder: RunFolder, *, to: Path | None = None) -> Path:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-    except OSError as error:  # h5py raises it too, with a text of its own
+    except (OSError, RuntimeError) as error:  # h5py raises both when a write fails, with texts of its own
         raise RunFolderError(
             f"{target}: cannot be written: {error}. The journal is whole: `hpcsched report {folder.root}` makes the "
             "log again when there is space."
@@ -129,9 +130,18 @@ class _Sealer:
                 _or_nan(state.best_metric.get(trial.trial_id)),
                 trial.training_iteration,
             )
+        for best in state.best_curve:
+            ref = best.checkpoint
+            self._tables["best_curve"].add(
+                best.published_s,
+                ref.trial_id,
+                ref.incarnation,
+                ref.training_iteration,
+                best.metric,
+                best.saved_s,
+            )
         for table in self._tables.values():
             table.flush()
-        best = state.best
         machine = state.machine
         attributes: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
@@ -150,8 +160,12 @@ class _Sealer:
             "gpus_per_atom": 1 if machine is None else machine.gpus_per_atom,
             "best": _encode(
                 None
-                if best is None
-                else {**as_dict(best.checkpoint), "metric": best.metric, "saved_s": best.saved_s}
+                if state.best is None
+                else {
+                    **as_dict(state.best.checkpoint),
+                    "metric": state.best.metric,
+                    "saved_s": state.best.saved_s,
+                }
             ).decode(),
             "counts": _encode(as_dict(state.scheduler.counts)).decode(),
             "atom_seconds": _encode(
@@ -162,7 +176,7 @@ class _Sealer:
         }
         assert attributes.keys() == schema.ROOT_ATTRIBUTES.keys(), "the documented ones are the written ones"
         for name, value in attributes.items():
-            self._file.attrs[name] = value
+            self._file.attrs[name] = _text(value) if isinstance(value, str) else value
 
     def _record(self, record: Record, state: RunState) -> None:
         match record:

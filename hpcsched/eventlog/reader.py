@@ -48,13 +48,17 @@ def read_journal(folder: RunFolder) -> Iterator[Record]:
 
     Raises RunFolderError when there is no journal, JournalDamagedError (at the record concerned).
     """
-    reader = JournalReader(folder)
-    if not reader.lives:
+    require_journal(folder)
+    yield from JournalReader(folder).poll()
+
+
+def require_journal(folder: RunFolder) -> None:
+    """Raises RunFolderError when the folder has no journal."""
+    if not segments_of(folder):
         raise RunFolderError(
-            f"{folder.root}: no journal here ({folder.journal}/0001.jsonl is missing). A run folder is what "
-            "`hpcsched run` has made or was given by --run-dir."
+            f"{folder.root}: no journal here ({folder.segment(1)} is missing). A run folder is what `hpcsched run` has "
+            "made or was given by --run-dir."
         )
-    yield from reader.poll()
 
 
 class JournalReader:

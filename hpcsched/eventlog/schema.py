@@ -104,6 +104,18 @@ ACTIONS = Table(
         Column("because", TEXT, "", "why, with the numbers that were compared"),
     ),
 )
+BEST_CURVE = Table(
+    "best_curve",
+    "one row each time another complete checkpoint became the best",
+    (
+        _TIME,
+        _TRIAL_ID,
+        _INCARNATION,
+        Column("training_iteration", "i8", "iterations", "of the checkpoint"),
+        Column("metric", "f8", "", "its score (mean of the last metric_window reports), user's sign"),
+        Column("saved_s", "f8", "s", "when it was complete, since the experiment began"),
+    ),
+)
 NOTES = Table(
     "notes",
     "facts of the driver that the core does not see: parts of a set-up, further metrics, warnings",
@@ -116,7 +128,7 @@ NOTES = Table(
         _DATA,
     ),
 )
-TABLES = (TRIALS, RESULTS, PLACEMENTS, EVENTS, ACTIONS, NOTES)
+TABLES = (TRIALS, RESULTS, PLACEMENTS, BEST_CURVE, EVENTS, ACTIONS, NOTES)
 
 ROOT_ATTRIBUTES = {
     "schema_version": "version of this schema (an integer)",

@@ -5,6 +5,7 @@ The driver starts it now and then and at its end, so that nothing that HDF5 does
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -26,4 +27,8 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    # After a full disk h5py would complain once more for each object of its abandoned file, and again at the exit.
+    sys.unraisablehook = lambda _: None
+    code = main(sys.argv)
+    sys.stderr.flush()
+    os._exit(code)

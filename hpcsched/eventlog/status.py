@@ -10,6 +10,7 @@ Its `state` is, in this order:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import ExperimentState, TrialState
 from hpcsched.eventlog.lease import Holder, Host, holder_of, this_host
+from hpcsched.eventlog.reader import require_journal
 from hpcsched.eventlog.state import RunFollower, RunState
 from hpcsched.runfolder import RunFolder
 
@@ -58,6 +60,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 def read_status(folder: RunFolder, *, host: Host | None = None, now: float | None = None) -> Standing:
     """Raises RunFolderError, JournalDamagedError. `host` and `now` (UNIX s): from where and when the lease is judged."""
+    require_journal(folder)
     run = RunFollower(folder).look()
     holder = holder_of(folder, host=host or this_host(), now=now)
     return Standing(status=status_of(folder, run, holder), holder=holder, now_s=run.now, run=run)
@@ -111,16 +114,20 @@ def _best_of(folder: RunFolder, run: RunState) -> BestStatus | None:
     if best is None:
         return None
     ref = best.checkpoint
-    own = folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
-    checkpoint = folder.best / "checkpoint" if _published(folder) == ref else own
     return BestStatus(
         trial_id=ref.trial_id,
         metric=best.metric,
         training_iteration=ref.training_iteration,
         config=run.scheduler.trials[ref.trial_id].config,
-        checkpoint=str(checkpoint.absolute()),
+        checkpoint=str(best_checkpoint(folder, ref)),
         saved_s=best.saved_s,
     )
+
+
+def best_checkpoint(folder: RunFolder, ref: CheckpointRef) -> Path:
+    """Absolute path of the best checkpoint: in `best/` when that holds it already, else where the trial saved it."""
+    own = folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
+    return (folder.best / "checkpoint" if _published(folder) == ref else own).absolute()
 
 
 def _published(folder: RunFolder) -> CheckpointRef | None:

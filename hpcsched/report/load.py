@@ -18,6 +18,7 @@ from hpcsched.errors import LogError, RunFolderError
 from hpcsched.eventlog import schema
 from hpcsched.eventlog.hdf5 import is_up_to_date, seal
 from hpcsched.eventlog.records import SCHEMA_VERSION
+from hpcsched.report.text import clean_line
 from hpcsched.runfolder import RunFolder
 
 Rows = npt.NDArray[np.void]
@@ -27,7 +28,7 @@ Rows = npt.NDArray[np.void]
 class RunLog:
     """One sealed log. Tables are read when first asked for, and kept.
 
-    `trials`, `results`, `placements`, `events`, `actions`, `notes`: structured arrays with the columns of the documented
+    `trials`, `results`, `placements`, `best_curve`, `events`, `actions`, `notes`: structured arrays with the columns of the documented
     schema (`hpcsched/docs/log_schema.md`); times are seconds since the experiment began, an unknown float is NaN.
     """
 
@@ -68,7 +69,8 @@ class RunLog:
         self.atom_seconds: dict[str, float] = json.loads(attributes["atom_seconds"])
 
     def __repr__(self) -> str:
-        return f"RunLog({str(self.file)!r}: {self.name}, {self.state}, {len(self.trials)} trials, {len(self.results)} results)"
+        name = clean_line(self.name, 60)
+        return f"RunLog({str(self.file)!r}: {name}, {self.state}, {len(self.trials)} trials, {len(self.results)} results)"
 
     @property
     def end_s(self) -> float:
@@ -91,6 +93,10 @@ class RunLog:
     @cached_property
     def placements(self) -> Rows:
         return self.table("placements")
+
+    @cached_property
+    def best_curve(self) -> Rows:
+        return self.table("best_curve")
 
     @cached_property
     def events(self) -> Rows:

@@ -99,7 +99,11 @@ class _Teller:
         quiet = not spoken and len(self._lines) == before
         if quiet and self._state is not None and state is not self._state:
             self._tell_reports()
-            self._say(event.time, None, f"became {state.value}", f"with {_words(type(event).__name__)}")
+            self._say(
+                event.time,
+                None,
+                f"became {state.value} (when the core handled: {_words(type(event).__name__)})",
+            )
         self._state = state
 
     def _event(self, event: ev.Event) -> None:
