@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -105,7 +105,7 @@ def test_islands_part_the_gpus_and_hold_no_far_pair(links: GpuLinks) -> None:
 @given(machines())
 def test_each_grouping_refines_the_next_and_the_order_keeps_groups_together(links: GpuLinks) -> None:
     groupings = nested_groups(links)
-    for fine, coarse in zip(groupings, groupings[1:], strict=False):
+    for fine, coarse in pairwise(groupings):
         assert all(any(set(part) <= set(whole) for whole in coarse) for part in fine)
     order = near_order(links)
     assert sorted(order) == list(range(links.num_gpus))

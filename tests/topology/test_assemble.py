@@ -1,0 +1,181 @@
+"""From facts to atoms: GPUs, near cores, memory, the driver's share, and what is said when something is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcsched.errors import AllocationError
+from hpcsched.topology.assemble import MachineOptions, assemble
+from hpcsched.topology.facts import GpuFact, NodeFacts
+from hpcsched.topology.machine import Device, Node, atoms_of_nodes, cores_of_groups
+from hpcsched.topology.slurmtext import GpuGrant, NodeGrant
+
+MACHINES = Path(__file__).parent / "fixtures" / "machines"
+
+
+def facts(
+    node: str = "n1", num_gpus: int = 4, cores: tuple[int, ...] = tuple(range(16)), links: str = "", groups: tuple[tuple[int, ...], ...] = ()
+) -> NodeFacts:  # fmt: skip
+    return NodeFacts(
+        node=node,
+        gpus=tuple(GpuFact(index=str(i), visible=str(i), uuid=f"GPU-{node}-{i}") for i in range(num_gpus)),
+        gpu_rule="CUDA_VISIBLE_DEVICES" if num_gpus else "none",
+        cores=cores,
+        num_cores_online=len(cores),
+        core_groups=groups,
+        addresses={"eth0": "10.0.0.1", "ib0": "10.1.0.1"},
+        links_text=(MACHINES / f"{links}.topo.txt").read_text() if links else "",
+    )
+
+
+def grant(
+    node: str, num_gpus: int, num_cpus: int = 16, memory_mb: int | None = 16000
+) -> dict[str, NodeGrant]:
+    return {node: NodeGrant(node, GpuGrant(num_gpus), num_cpus, memory_mb)}
+
+
+def test_a_dgx_gives_atoms_with_the_cores_of_their_socket_and_whole_physical_cores() -> None:
+    siblings = tuple((core, core + 112) for core in range(112))
+    made = assemble(
+        [facts(num_gpus=8, cores=tuple(range(224)), links="dgx-h100", groups=siblings)], MachineOptions()
+    )
+    first, last = made.machine.atoms[0], made.machine.atoms[7]
+    assert first.cores == (*range(14), *range(112, 126))
+    assert last.cores == (*range(98, 112), *range(210, 224))
+    node = made.machine.nodes[0]
+    assert node.islands == (tuple("01234567"),)
+    assert node.links["0-7"] == "NV18"
+    assert (node.devices[5].nics, node.devices[5].numa, node.devices[5].uuid) == (("mlx5_5",), 1, "GPU-n1-5")
+    assert made.invented is False
+
+
+def test_atoms_of_two_gpus_are_nvlink_pairs_also_when_those_are_no_neighbours() -> None:
+    made = assemble([facts(links="nvlink-bridges")], MachineOptions(gpus_per_atom=2))
+    assert [atom.gpus for atom in made.machine.atoms] == [("0", "2"), ("1", "3")]
+
+
+def test_gpus_that_fill_no_atom_stay_unused() -> None:
+    made = assemble([facts(num_gpus=5)], MachineOptions(gpus_per_atom=2))
+    assert [atom.gpus for atom in made.machine.atoms] == [("0", "1"), ("2", "3")]
+
+
+def test_the_driver_gets_a_core_and_memory_on_its_own_node_only() -> None:
+    nodes = [facts("n1"), facts("n2")]
+    made = assemble(
+        nodes,
+        MachineOptions(driver_cores=2, driver_memory_mb=4000),
+        grants=grant("n1", 4) | grant("n2", 4),
+        driver_node="n2",
+    )
+    one, two = made.machine.nodes
+    assert (len(one.cores), one.memory_mb) == (16, 16000)
+    assert (two.cores, two.memory_mb) == (tuple(range(14)), 12000)
+    assert made.machine.atoms[4].memory_mb == 3000
+
+
+def test_the_driver_takes_no_core_when_the_atoms_would_go_without() -> None:
+    made = assemble([facts(cores=(0, 1, 2, 3))], MachineOptions(driver_cores=1), driver_node="n1")
+    assert made.machine.nodes[0].cores == (0, 1, 2, 3)
+
+
+def test_fewer_cores_than_atoms_are_shared_and_it_is_said() -> None:
+    made = assemble([facts(cores=(0, 1))], MachineOptions())
+    assert [atom.cores for atom in made.machine.atoms] == [(0,), (1,), (0,), (1,)]
+    assert "n1: 4 atoms share 2 cores" in made.warnings
+
+
+def test_invented_gpus_need_to_be_asked_for() -> None:
+    with pytest.raises(AllocationError, match=r"no atom of 1 GPUs.*--gres=gpu:N.*gpus_per_node"):
+        assemble([facts(num_gpus=0)], MachineOptions())
+    made = assemble([facts(num_gpus=0)], MachineOptions(gpus_per_node=3))
+    assert made.invented is True
+    assert len(made.machine.atoms) == 3
+    assert "invented" in made.machine.source
+
+
+def test_more_gpus_a_node_than_there_are_is_refused_with_the_node() -> None:
+    with pytest.raises(AllocationError, match=r"gpus_per_node = 4.*2 GPUs on n2"):
+        assemble([facts("n1", 4), facts("n2", 2)], MachineOptions(gpus_per_node=4))
+
+
+def test_the_interface_gives_the_address() -> None:
+    made = assemble([facts()], MachineOptions(interface="ib0"), slurm_addresses={"n1": "10.0.0.1"})
+    assert made.machine.nodes[0].address == "10.1.0.1"
+    with pytest.raises(AllocationError, match=r"'ib7'.*eth0, ib0"):
+        assemble([facts()], MachineOptions(interface="ib7"))
+
+
+def test_slurm_gives_the_address_where_no_interface_is_named() -> None:
+    made = assemble(
+        [facts("n1"), facts("n2")], MachineOptions(), slurm_addresses={"n1": "10.0.0.1", "n2": "n2"}
+    )
+    assert [node.address for node in made.machine.nodes] == ["10.0.0.1", None]
+
+
+def test_a_node_whose_gpus_steps_cannot_have_is_named_with_the_way_out() -> None:
+    made = assemble(
+        [facts("n1", 4), facts("n2", 0), facts("n3", 0)],
+        MachineOptions(),
+        grants=grant("n1", 4) | grant("n2", 4) | grant("n3", 0),
+    )
+    assert any("n2: Slurm says that the job holds 4 GPUs" in warning and "--exclude=n3" in warning for warning in made.warnings)  # fmt: skip
+
+
+def test_what_many_nodes_say_is_said_once() -> None:
+    nodes = [facts(f"n{i}", cores=(0, 1)) for i in range(6)]
+    made = assemble(nodes, MachineOptions())
+    assert "n0, n1, n2, n3 and 2 more: 4 atoms share 2 cores" in made.warnings
+    assert "no switches are known: all nodes count as one hop apart" in made.warnings
+
+
+def test_a_matrix_of_other_gpus_is_not_used() -> None:
+    made = assemble([facts(num_gpus=2, links="dgx-h100")], MachineOptions())
+    assert made.machine.nodes[0].islands == ()
+    assert any("shows 8 GPUs and the job holds 2" in warning for warning in made.warnings)
+
+
+def test_near_cores_are_left_when_the_job_holds_hardly_any_of_them() -> None:
+    node = Node(
+        name="n",
+        gpus=("0", "1"),
+        cores=tuple(range(9)),
+        devices=(Device("0", cores=tuple(range(8))), Device("1", cores=(8,))),
+    )
+    assert cores_of_groups(node, [("0",), ("1",)]) == [(0, 1, 2, 3), (4, 5, 6, 7, 8)]
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    num_gpus = draw(st.integers(1, 8))
+    gpus = tuple(str(i) for i in range(num_gpus))
+    cores = tuple(draw(st.lists(st.integers(0, 40), unique=True, min_size=1, max_size=24).map(sorted)))
+    half = tuple(core for core in cores if core < 20), tuple(core for core in cores if core >= 20)
+    return Node(
+        name="n",
+        gpus=gpus,
+        cores=cores,
+        memory_mb=draw(st.none() | st.integers(1, 10**6)),
+        devices=tuple(Device(gpu, cores=draw(st.sampled_from([*half, ()]))) for gpu in gpus),
+        core_groups=tuple((i, i + 1) for i in range(0, 41, 2) if draw(st.booleans())),
+    )
+
+
+@given(nodes(), st.integers(1, 3))
+def test_atoms_share_out_gpus_cores_and_memory_without_overlap(node: Node, gpus_per_atom: int) -> None:
+    machine = atoms_of_nodes((node,), gpus_per_atom)
+    atoms = machine.atoms
+    assert len(atoms) == len(node.gpus) // gpus_per_atom
+    assert [atom.atom_id for atom in atoms] == list(range(len(atoms)))
+    gpus = [gpu for atom in atoms for gpu in atom.gpus]
+    assert len(gpus) == len(set(gpus)) == len(atoms) * gpus_per_atom
+    for atom in atoms:
+        assert atom.cores and set(atom.cores) <= set(node.cores)
+    if len(node.cores) >= len(atoms):
+        cores = [core for atom in atoms for core in atom.cores]
+        assert len(cores) == len(set(cores)), "no two atoms share a core while there are enough"
+    if node.memory_mb is not None:
+        assert sum(atom.memory_mb or 0 for atom in atoms) <= node.memory_mb
