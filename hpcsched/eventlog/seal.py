@@ -27,8 +27,8 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # After a full disk h5py would complain once more for each object of its abandoned file, and again at the exit.
-    sys.unraisablehook = lambda _: None
     code = main(sys.argv)
     sys.stderr.flush()
+    # At once: after a full disk HDF5 would try again to write its abandoned file, and h5py complain for each object of it.
+    # (Some of these complaints come before; our own words are the last line.)
     os._exit(code)

@@ -183,7 +183,7 @@ def test_a_follower_sees_each_record_once_and_waits_for_half_lines(tmp_path: Pat
     folder = run_folder(tmp_path)
     reader = JournalReader(folder)
     seen = []
-    for cut in range(len(DATA) + 1):
+    for cut in (*range(0, len(DATA), 23), len(DATA)):
         write_segment(folder, 1, DATA[:cut])
         seen += list(reader.poll())
     assert seen == FOUR

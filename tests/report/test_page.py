@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import hpcsched
+from hpcsched.errors import RunFolderError
+from hpcsched.report import figures
+from hpcsched.report.page import page_of, write_report
+from tests.support.runs import Script, a_run, asha_settings
+
+NASTY = "<script>alert('x')</script> \"&\" $x_1$ {{ 7 * 6 }} \x1b[31m\u202e"
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Checker(HTMLParser):
+    """Well-formed nesting, ids, what would be fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.labelled: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        found = dict(attrs)
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
+        if tag == "svg" and "aria-labelledby" in found:
+            self.labelled.append(str(found["aria-labelledby"]))
+        for name in ("src", "href", "xlink:href", "action", "data"):
+            value = found.get(name)
+            if value and not value.startswith(("#", "data:")):
+                self.fetched.append(value)
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+
+def checked(text: str) -> Checker:
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert checker.stack == []
+    return checker
+
+
+def test_the_page_is_one_file_that_fetches_nothing_and_names_its_pictures(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, script=Script(crash=(1,), hang=(2,), nan=(3,)))
+    assert write_report(folder.root) == folder.report
+    text = folder.report.read_text()
+    checker = checked(text)
+    assert checker.fetched == []
+    assert "script" not in checker.tags
+    assert "@import" not in text
+    assert len(checker.ids) == len(set(checker.ids))
+    assert len(checker.labelled) == 4
+    assert set(checker.labelled) <= set(checker.ids)
+    assert "default-src 'none'" in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_page_says_what_matters(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    log = hpcsched.load(folder.root)
+    assert log.best is not None
+    text = page_of(log, folder)
+    assert f"accuracy = {log.best['metric']:.6g}" in text
+    assert f"trained for {log.best['training_iteration']} of at most 16 iterations" in text
+    assert str(folder.best / "checkpoint") in text
+    assert "before the deadline" in text
+    assert f"{log.config(log.best['trial_id'])['learning_rate']}" in text
+    assert "the scaling was assumed, not measured" in text
+    for use in ("training", "restart", "idle", "quarantined"):
+        assert f"<td>{use}</td>" in text
+
+
+def test_names_and_values_from_outside_are_text_and_nothing_else(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, name=NASTY)
+    text = page_of(hpcsched.load(folder.root), folder)
+    checked(text)
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(" in text
+    assert "{{ 7 * 6 }}" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_every_figure_is_drawn_in_any_format_and_for_a_run_without_any_result(tmp_path: Path) -> None:
+    full = hpcsched.load(a_run(tmp_path / "full", settings=asha_settings()).root)
+    empty = hpcsched.load(a_run(tmp_path / "empty", script=Script(kill_at=0.2)).root)
+    assert len(empty.results) == 0
+    for log in (full, empty):
+        for draw in (figures.holders, figures.best_score, figures.learning_curves, figures.utilisation):
+            figure = draw(log)
+            svg = figures.svg_of(figure, "x", "a title & more")
+            assert svg.startswith("<svg")
+            assert "a title &amp; more" in svg
+            assert not re.search(r'(?<!x-)\bid="(?!x-)', svg)
+            for kind in ("pdf", "png"):
+                figure.savefig(tmp_path / f"figure.{kind}")
+                assert (tmp_path / f"figure.{kind}").stat().st_size > 1000
+    page_of(empty)
+
+
+def test_text_in_the_pictures_has_the_colour_of_the_page(tmp_path: Path) -> None:
+    log = hpcsched.load(a_run(tmp_path).root)
+    svg = figures.svg_of(figures.best_score(log), "best", "t")
+    assert figures.TEXT_COLOUR not in svg
+    assert "currentColor" in svg
+    assert "<text" in svg
+
+
+def test_trial_colours_have_contrast_on_light_and_on_dark() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(one: str, two: str) -> float:
+        a, b = sorted((luminance(one), luminance(two)))
+        return (b + 0.05) / (a + 0.05)
+
+    for colour in (*figures.COLOURS, figures.DEADLINE_COLOUR):
+        assert contrast(colour, "#15171c") >= 3, colour
+        assert contrast(colour, "#ffffff") >= 2.5, colour
+
+
+def test_many_shapes_become_a_picture_so_that_the_page_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = hpcsched.load(a_run(tmp_path).root)
+    monkeypatch.setattr(figures, "MOST_VECTORS", 3)
+    svg = figures.svg_of(figures.holders(log), "holders", "t")
+    assert "data:image/png;base64" in svg
+
+
+def test_a_page_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    with pytest.raises(RunFolderError, match="--out"):
+        write_report(folder.root, tmp_path / "missing" / "page.html")
