@@ -50,6 +50,8 @@ class SpanScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         known = self._of(span)
         if known is None:
             return 1.0
+        if atoms in known:
+            return known[atoms]
         sizes = sorted(known)
         if atoms <= sizes[0]:
             return known[sizes[0]]

@@ -103,6 +103,15 @@ def test_islands_part_the_gpus_and_hold_no_far_pair(links: GpuLinks) -> None:
 
 
 @given(machines())
+def test_the_nearest_groups_hold_only_the_nearest_links(links: GpuLinks) -> None:
+    if links.num_gpus < 2:
+        return
+    nearest = max(links.links.values())
+    for group in nested_groups(links)[0]:
+        assert all(links.link(a, b) == nearest for a, b in combinations(group, 2))
+
+
+@given(machines())
 def test_each_grouping_refines_the_next_and_the_order_keeps_groups_together(links: GpuLinks) -> None:
     groupings = nested_groups(links)
     for fine, coarse in pairwise(groupings):

@@ -54,6 +54,11 @@ PCIE_BOX = machine_of(node("box", 8, islands=(4, 4)))
 UNEQUAL = machine_of(node("a", 2, "s"), node("b", 4, "s"), node("c", 8, "s"))
 """Atoms 0-1 on a, 2-5 on b, 6-13 on c."""
 
+SCATTERED = machine_of(
+    *(node(f"x{i}", 1, "r", "l1") for i in range(3)), node("y", 2, "r", "l2"), node("z", 2, "r", "l3")
+)
+"""The fullest switch is no help: its atoms lie on three nodes. Atoms 0-2 under l1, 3-4 on y, 5-6 on z."""
+
 
 @pytest.mark.parametrize(
     ("machine", "taken", "size", "expected", "because"),
@@ -76,6 +81,7 @@ UNEQUAL = machine_of(node("a", 2, "s"), node("b", 4, "s"), node("c", 8, "s"))
         # beyond one switch: evenly over the fewest nodes, which are the whole one of each switch
         (TEST_CLUSTER, "0,8", 8, "4-7,12-15", "no switch has 8 atoms free: on 2 nodes under 2 switches below spine, the fewest"),
         (TEST_CLUSTER, "", 16, "0-15", "no switch has 16 atoms free: on 4 nodes under 2 switches below spine, the fewest"),
+        (SCATTERED, "", 4, "3-6", "no switch has 4 atoms free: on 2 nodes under 2 switches below r, the fewest"),
         # islands
         (PCIE_BOX, "", 4, "0-3", "inside one island of box"),
         (PCIE_BOX, "0", 4, "4-7", "inside one island of box"),
@@ -134,7 +140,7 @@ def test_a_shrinking_trial_stays_where_it_is() -> None:
 def machines(draw: st.DrawFn, most_atoms: int = 9) -> Machine:
     nodes: list[Node] = []
     left = most_atoms
-    for number in range(draw(st.integers(1, 4))):
+    for number in range(draw(st.integers(1, 5))):
         islands = draw(st.lists(st.integers(1, 3), max_size=2))
         num = sum(islands) or draw(st.integers(1, 4))
         if num > left:

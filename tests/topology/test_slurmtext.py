@@ -123,6 +123,15 @@ def test_what_a_job_holds_on_unequal_nodes_is_read_as_the_cluster_printed_it() -
     assert job.grants[2] == NodeGrant("n3", GpuGrant(2, (0, 1)), num_cpus=2, memory_mb=16000)
 
 
+def test_a_jobs_name_and_paths_are_nobodys_fields() -> None:
+    text = (
+        "JobId=7 JobName=a EndTime=2001-01-01T00:00:00 b\n"
+        "   Command=/x EndTime=2002-02-02T00:00:00\n"
+        "   StartTime=2026-11-30T06:11:10 EndTime=2026-12-01T08:15:10 Deadline=N/A\n"
+    )
+    assert parse_show_job(text, expand_nodelist).fields["EndTime"] == "2026-12-01T08:15:10"
+
+
 def test_nodes_are_read_as_the_cluster_printed_them() -> None:
     nodes = parse_show_node((SEEN / "show-node.txt").read_text())
     assert [(node.name, node.address, node.gpus.num) for node in nodes] == [

@@ -1,0 +1,47 @@
+"""`hpcsched machine`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def machine(*args: str, path: str = "/nonexistent") -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "CUDA_"))} | {
+        "PATH": path
+    }
+    command = [sys.executable, "-c", "from hpcsched.cli.main import main; main()", "machine", *args]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_json_names_nodes_gpus_cores_and_atoms() -> None:
+    done = machine("--json", "--gpus-per-atom", "2")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["num_atoms"], shown["num_gpus"], shown["gpus_per_atom"], shown["invented"]) == (
+        4,
+        8,
+        2,
+        True,
+    )
+    (node,) = shown["nodes"]
+    assert [gpu["gpu"] for gpu in node["gpus"]] == [str(i) for i in range(8)]
+    assert [atom["gpus"] for atom in node["atoms"]] == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"]]
+    assert set(node["cores"]) == os.sched_getaffinity(0)
+
+
+def test_text_says_which_rule_gave_the_gpus() -> None:
+    done = machine()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "1 node, 4 GPUs (invented), 4 atoms of 1; GPUs from invented: this computer shows no GPU"
+    )
+
+
+def test_a_folder_without_a_machine_is_wrong_input(tmp_path: Path) -> None:
+    done = machine("--run-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert "machine.json: missing" in done.stderr
