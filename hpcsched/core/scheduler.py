@@ -145,10 +145,9 @@ class Scheduler:
 
         self._exhausted = False
         self._num_requested = 0
-        self._num_asked = 0
         self._best_seen: tuple[float, TrialId] | None = None
-        self._crashed_unseen: set[TrialId] = set()
-        """Trials that crashed while nobody had ever reported."""
+        self._failed_unseen: set[TrialId] = set()
+        """Trials that crashed, or ended without the metric, while nobody had ever reported it."""
 
         self._is_draining = False
         self._drain_at: float | None = None
@@ -260,9 +259,6 @@ class Scheduler:
         self._has_begun = True
         self._ledger = Ledger(event.machine, time=self.now)
         self._set_deadline(event.deadline_s)
-        most = self.settings.num_trials
-        if not self.settings.request_ahead and most is not None:
-            self._request(most, f"all {most} configurations at the start")
 
     def _resumed(self, event: ExperimentResumed) -> None:
         if self.state in {ExperimentState.FINISHED, ExperimentState.FAILED}:
@@ -347,9 +343,10 @@ class Scheduler:
         if deadline_s is None:
             if had:
                 self._timer(TimerKind.DRAIN, None, "there is no deadline any more")
-                self._timer(TimerKind.DEADLINE, None, "there is no deadline any more")
+                self._timer(TimerKind.DEADLINE, self._ends_at, "there is no deadline any more")
         else:
-            self._timer(TimerKind.DEADLINE, deadline_s, f"the deadline is at {deadline_s:.6g} s")
+            at = deadline_s if self._ends_at is None else min(deadline_s, self._ends_at)
+            self._timer(TimerKind.DEADLINE, at, f"the deadline is at {deadline_s:.6g} s")
             self._plan_drain()
         held_back, self._held_back = self._held_back, {}
         for trial in held_back.values():
@@ -382,7 +379,8 @@ class Scheduler:
         self._ends_at = event.at
         how = ExperimentState.SUSPENDED if later else ExperimentState.FINISHED
         why = f"the allocation ends at {event.at:.6g} s" + (f": {event.why}" if event.why else "")
-        self._timer(TimerKind.DEADLINE, event.at, why)
+        at = event.at if self.deadline_s is None else min(event.at, self.deadline_s)
+        self._timer(TimerKind.DEADLINE, at, why)
         self._leave(how, why, save=True)
 
     def _shutdown(self, event: ShutdownRequested) -> None:
@@ -542,7 +540,7 @@ class Scheduler:
             self._timer(
                 TimerKind.SILENCE_TIMEOUT, self.now + limit, f"an iteration may take {limit:.6g} s", trial
             )
-        if trial.training_iteration > trial.judged_iteration:
+        if trial.training_iteration > trial.judged_iteration and trial.score is not None:
             self._judge(trial)
 
     def _reported(self, event: ResultReported) -> None:
@@ -587,6 +585,7 @@ class Scheduler:
         if metric is None or not math.isfinite(metric):
             trial.score = None
             trial.problem = event.problem or ("missing" if metric is None else str(metric))
+            trial.lacks_metric = trial.problem == "missing" and not trial.reported
         else:
             most = self.settings.metric_window
             value = self._sign * metric
@@ -594,9 +593,12 @@ class Scheduler:
                 trial.score = value
             else:
                 window = trial.window = (*trial.window, value)[-most:]
-                trial.score = sum(value / len(window) for value in window)
+                trial.score = sum(window) / len(window)
+                if not math.isfinite(trial.score):  # the sum is out of range, the mean is not
+                    trial.score = sum(value / len(window) for value in window)
             trial.problem = None
             trial.reported = True
+            trial.lacks_metric = False
             if self._best_seen is None or trial.score > self._best_seen[0]:
                 self._best_seen = (trial.score, trial.trial_id)
         snapshots = trial.snapshots
@@ -814,23 +816,23 @@ class Scheduler:
         self._going_on.pop(trial.trial_id, None)
         self._prune(trial)
         self._policy.trial_left(self, trial)
-        self._count_crash(trial, fate.blame, fate.cause, fate.why)
+        self._count_failure(trial, fate.blame, fate.cause, fate.why)
 
-    def _count_crash(self, trial: Trial, blame: Blame, cause: Cause, why: str) -> None:
-        """`fail_fast`: the first so many trials have all crashed and nobody has ever reported."""
+    def _count_failure(self, trial: Trial, blame: Blame, cause: Cause, why: str) -> None:
+        """`fail_fast`: the first so many trials have crashed, or ended without the metric, and nobody ever had it."""
         most = self.settings.retries.fail_fast
-        if (
-            self._best_seen is not None
-            or not most
-            or (blame is not Blame.TRIAL and cause is not Cause.GIVE_UP)
-        ):
+        if self._best_seen is not None or not most:
             return
-        self._crashed_unseen.add(trial.trial_id)
-        if len(self._crashed_unseen) < most:
+        crashed = blame is Blame.TRIAL or cause is Cause.GIVE_UP
+        if not crashed and not (trial.lacks_metric and trial.state in ENDED):
             return
-        text = (
-            f"the first {most} trials all crashed before a report; the last one: {why or 'no reason given'}"
-        )
+        self._failed_unseen.add(trial.trial_id)
+        if len(self._failed_unseen) < most:
+            return
+        last = why or "no reason given"
+        if not crashed:
+            last = "its reports lack the metric; is it the name that the script reports?"
+        text = f"the first {most} trials all failed before a metric was reported; the last one: {last}"
         for other in list(self._live.values()):
             self._kill(other, text)
         self._end(ExperimentState.FAILED, text)
@@ -961,9 +963,10 @@ class Scheduler:
             )
 
     def _deadline_fired(self) -> None:
-        limit = self._ends_at if self._ending is not None and self._ends_at is not None else self.deadline_s
-        if limit is None:
+        limits = [limit for limit in (self._ends_at, self.deadline_s) if limit is not None]
+        if not limits:
             return
+        limit = min(limits)
         if self.now < limit:
             self._timer(TimerKind.DEADLINE, limit, f"the deadline is at {limit:.6g} s")
             return
@@ -1033,23 +1036,20 @@ class Scheduler:
         return left > 0.0 and setup + iteration + self._reserve_s() <= left
 
     def _ask_for_trials(self) -> None:
-        if (
-            self._num_requested
-            or self.search_exhausted
-            or (not self.settings.request_ahead and self._asked_all())
-        ):
+        if self._num_requested or self.search_exhausted:
+            return
+        most = self.settings.num_trials
+        missing = None if most is None else most - len(self.trials)
+        if missing is not None and not self.settings.request_ahead:
+            self._request(missing, f"all {most} configurations are asked for at the start")
             return
         if not self._ledger.num_free or not self._deadline_allows(None, 1):
             return
         num = self._policy.num_wanted(self)
-        most = self.settings.num_trials
-        if most is not None:
-            num = min(num, most - len(self.trials))
+        if missing is not None:
+            num = min(num, missing)
         if num > 0:
             self._request(num, f"{self._ledger.num_free} atoms are free and nobody waits for them")
-
-    def _asked_all(self) -> bool:
-        return self.settings.num_trials is not None
 
     def _finish_if_over(self) -> None:
         if self._num_requested:

@@ -43,6 +43,7 @@ class Trial:
         "incarnation_iteration",
         "judged_iteration",
         "kept",
+        "lacks_metric",
         "killing",
         "last_iter_s",
         "last_num_atoms",
@@ -95,6 +96,9 @@ class Trial:
         self.judged_iteration = 0
         """Last iteration that the policy has seen."""
         self.reported = False
+        """At least one result had a finite metric."""
+        self.lacks_metric = False
+        """It has reported, but never the metric."""
 
         self.atoms: tuple[AtomId, ...] = ()
         self.reserved: tuple[AtomId, ...] = ()

@@ -208,6 +208,6 @@ class FixedSplit:
                 if state in ENDED
                 else None
             )
-        if view.search_exhausted and self._queue.is_empty(view) and not self._paused:
+        if not self._num_missing(view) and self._queue.is_empty(view) and not self._paused:
             return "every trial has ended"
         return None

@@ -239,7 +239,7 @@ class HyperSched:
                     return Drop(dropped.trial_id, gate.because)
             if not options.keep_paused:
                 return self._drop_paused(view, gate)
-            if options.entrance == "reversible" or not self._gate(view, reversible=True).is_open:
+            if options.entrance == "reversible" or not self._may_resume(view):
                 return None
         if not view.num_free:
             return None
@@ -253,6 +253,13 @@ class HyperSched:
             if view.num_requested or (self.num_wanted(view) and not view.search_exhausted):
                 return None
         return self._resume_any(view)
+
+    def _may_resume(self, view: View) -> bool:
+        """`keep_paused`, the entrance closed for good: may paused trials come back? When they could overtake those who
+        still run; with a fixed exploration, when nobody does."""
+        if self._options.explore_fraction is not None:
+            return not view.live()
+        return self._gate(view, reversible=True).is_open
 
     def _resume_size(self, view: View, trial_id: TrialId) -> int | None:
         """The size at which a paused trial may start now; None: it does not fit, or does not wait."""
@@ -288,6 +295,13 @@ class HyperSched:
             heappush(self._paused, trial_id)
         return found
 
+    def _has_paused(self, view: View) -> bool:
+        while self._paused:
+            if view.trial(self._paused[0]).state is TrialState.PAUSED:
+                return True
+            self._queued.discard(heappop(self._paused))
+        return False
+
     def _drop_paused(self, view: View, gate: Gate) -> Drop | None:
         while self._paused:
             trial_id = heappop(self._paused)
@@ -307,8 +321,8 @@ class HyperSched:
         return ()
 
     def finished(self, view: View) -> str | None:
-        if self._has_closed and self._options.entrance != "reversible":
+        if self._has_closed and self._options.entrance != "reversible" and not self._has_paused(view):
             return "the entrance has closed and nobody runs any more"
-        if view.search_exhausted and self._queue.is_empty(view):
+        if view.search_exhausted and self._queue.is_empty(view) and not self._has_paused(view):
             return "the search is exhausted and nobody waits"
         return None

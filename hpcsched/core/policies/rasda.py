@@ -9,7 +9,7 @@ what cannot come. Where the published program stops a trial for its resize, queu
 the queue until its full size is free, a trial here trains on meanwhile:
 
 - it grows when the wanted size fits; else to the largest size that fits now, if that is at least twice its own (so
-  that a trial is restarted at most log2 of the atoms times, however slowly they come free); else it goes on as it is
+  that slowly freed atoms cost log2(atoms) restarts at most, besides the one a rung); else it goes on as it is
   and the wish stands until its next result asks again;
 - atoms that come free go to interrupted trials first (those that have trained longest before the others, at the wanted
   size or what fits), then to standing wishes (largest wish first, then best score, then earliest), then to new trials
