@@ -99,12 +99,20 @@ class _Teller:
         quiet = not spoken and len(self._lines) == before
         if quiet and self._state is not None and state is not self._state:
             self._tell_reports()
-            self._say(
-                event.time,
-                None,
-                f"became {state.value} (when the core handled: {_words(type(event).__name__)})",
-            )
+            self._say(event.time, None, f"became {state.value}", self._unspoken_reason(step))
         self._state = state
+
+    def _unspoken_reason(self, step: Step) -> str:
+        """Why a trial that held nothing changed its state: no action says so, but what follows from it does."""
+        for action in step.actions:
+            match action:
+                case act.DeleteCheckpoint() if action.checkpoint.trial_id == self._trial_id:
+                    return clean_line(action.because)
+                case act.FinishExperiment() | act.SuspendExperiment():
+                    return f"the experiment is over: {clean_line(action.because)}"
+                case _:
+                    pass
+        return f"the core handled: {_words(type(step.event).__name__)}"
 
     def _event(self, event: ev.Event) -> None:
         match event:

@@ -65,6 +65,18 @@ def test_a_waiting_trial_says_for_what(tmp_path: Path) -> None:
     assert all("trains on" in story.now for story in running)
 
 
+def test_a_trial_that_was_dropped_without_an_action_of_its_own_says_why(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    dropped = [
+        line
+        for trial_id in range(12)
+        for line in story_of(folder, trial_id).lines
+        if line.text == "became stopped"
+    ]
+    assert dropped
+    assert all(line.because for line in dropped)
+
+
 def test_a_new_life_is_part_of_the_story(tmp_path: Path) -> None:
     folder = a_run(tmp_path, script=Script(kill_at=7.0))
     go_on(folder, at=8.0)
