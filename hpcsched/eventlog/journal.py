@@ -30,6 +30,7 @@ import msgspec
 
 from hpcsched.errors import HpcschedError, RunFolderError, SupersededError
 from hpcsched.eventlog.lines import encode_record, line_of
+from hpcsched.eventlog.reader import segments_of
 from hpcsched.eventlog.records import Header, Record
 from hpcsched.runfolder import RunFolder
 
@@ -75,7 +76,7 @@ class JournalWriter:
         header is number 1) are on disk. It must return at once. `sync` takes a file descriptor."""
         self.life = header.life
         self.file = folder.segment(header.life)
-        self._next_segment = folder.segment(header.life + 1)
+        self._folder = folder
         self._durable = durable
         self._sync = sync
         self._group_s = group_s
@@ -162,8 +163,8 @@ class JournalWriter:
     def _raise_if_over(self) -> None:
         if self._superseded:
             raise SupersededError(
-                f"{self._next_segment} exists: another driver has taken over this run folder; this one (life "
-                f"{self.life}) writes nothing more. Its trials are the other driver's to end; stop here."
+                f"{self._folder.journal} holds a newer segment: another driver has taken over this run folder; this one "
+                f"(life {self.life}) writes nothing more. Its trials are the other driver's to end; stop here."
             )
         if self._failure is not None:
             raise HpcschedError(f"the journal's writer has ended: {self._failure!r}") from self._failure
@@ -256,7 +257,9 @@ class JournalWriter:
                     return False
                 _write_all(self._fd, data, self._end)
                 self._sync(self._fd)
-            except OSError as error:
+            except (OSError, RunFolderError) as caught:
+                error = caught if isinstance(caught, OSError) else caught.__cause__
+                assert isinstance(error, OSError), "the folder's error says which of the system's it was"
                 self._note_trouble(error)
                 self._repair(error)
                 with self._condition:
@@ -277,7 +280,8 @@ class JournalWriter:
         if now - self._looked_at < LOOK_AROUND_S:
             return False
         self._looked_at = now
-        return self._next_segment.exists()
+        # By opening the folder: NFS asks the server then, while it may answer from memory that a file is not there.
+        return max(segments_of(self._folder), default=0) > self.life
 
     def _note_trouble(self, error: OSError) -> None:
         before = self._trouble

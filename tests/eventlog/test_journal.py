@@ -203,6 +203,24 @@ def test_a_driver_that_wakes_after_another_has_begun_writes_nothing_more(
     assert not writer.close()
 
 
+def test_a_folder_that_cannot_be_looked_at_for_a_while_is_trouble_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path)
+    writer = JournalWriter(folder, a_header(), retry_s=0.01)
+
+    def stale(_: object) -> list[int]:
+        raise RunFolderError("the folder") from OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(journal_module, "LOOK_AROUND_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module, "segments_of", stale)
+        writer.append(a_step(1))
+        wait(lambda: writer.trouble is not None, writer)
+    assert writer.close()
+    assert list(read_journal(folder)) == [a_header(), a_step(1)]
+
+
 def test_a_value_that_json_cannot_hold_is_refused_where_it_was_appended(tmp_path: Path) -> None:
     writer = JournalWriter(run_folder(tmp_path), a_header())
     with pytest.raises(TypeError):
