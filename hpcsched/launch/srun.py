@@ -109,8 +109,6 @@ class _Life:
         self.runs = runs
         self.cancelled = False
         """Nothing more of it shall be started."""
-        self.killed = False
-        """By the driver."""
         self.done = threading.Event()
         self.final: list[LaunchNotice] = []
 
@@ -206,7 +204,7 @@ class SrunLauncher:
         if life is None:
             self._notify(StepEnded(trial_id, incarnation, 0, "nothing was launched", ()))
         else:
-            self._thread(self._kill, life, True)
+            self._thread(self._kill, life)
 
     def end_orphans(self) -> list[str]:
         mark = run_mark(str(self._folder.root))
@@ -234,7 +232,7 @@ class SrunLauncher:
         with self._lock:
             alive = [life for life in self._lives.values() if not life.done.is_set()]
         for life in alive:
-            self._thread(self._kill, life, False)
+            self._thread(self._kill, life)
         end = self._clock() + self._limits.close_s
         for life in alive:
             life.done.wait(max(0.0, end - self._clock()))
@@ -261,15 +259,15 @@ class SrunLauncher:
             self._notify(NodeLost(node, f"Slurm says: Node failure on {node}"))
         log.info("step %s (%s) ended with code %d", run.step.name, run.step_id, code)
         kind = classify(text)
-        failed_to_start = code != 0 and not run.heard and not lost
-        if failed_to_start and kind.whose == "slurm" and not life.killed:
+        failed_to_start = code != 0 and not run.heard and not lost and not life.cancelled
+        if failed_to_start and kind.whose == "slurm":
             # Refused before there was a step; to ask Slurm about it now would only take its time.
             run.refusal = (kind, text)
             run.proven = True
             self._step_is_over(life, run)
             return
         proven = self._prove(run, self._limits.settle_s)
-        if failed_to_start and proven and not life.killed:
+        if failed_to_start and proven:
             run.refusal = (kind, text)
         else:
             run.result = self._ended(life, run, code, text, proven=proven)
@@ -341,7 +339,7 @@ class SrunLauncher:
                 life.done.set()
             self._lock.notify_all()
         if refused is not None and not over:
-            self._thread(self._kill, life, False, 0.0)
+            self._thread(self._kill, life, 0.0)
         for notice in notices:
             self._notify(notice)
 
@@ -394,11 +392,10 @@ class SrunLauncher:
 
     # ---- the end: a thread each
 
-    def _kill(self, life: _Life, by_driver: bool, grace_s: float | None = None) -> None:
+    def _kill(self, life: _Life, grace_s: float | None = None) -> None:
         with self._lock:
             again = life.done.is_set()
             life.cancelled = True
-            life.killed = life.killed or by_driver
             self._lock.notify_all()
         if again:
             for notice in life.final:

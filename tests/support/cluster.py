@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -221,12 +222,9 @@ class Cluster:
                 del ready
                 if seen.exists():
                     self.run(["scancel", job_id])
-                holder.terminate()
-                try:
-                    holder.wait(10.0)
-                except subprocess.TimeoutExpired:
-                    holder.kill()
-                    holder.wait()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(holder.pid, signal.SIGKILL)
+                holder.wait()
         wait_until(lambda: job_id not in self.jobs(), f"job {job_id} is gone", every_s=0.05)
 
 
