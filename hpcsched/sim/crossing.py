@@ -9,12 +9,11 @@ counterweight to the paper's own workload.
 from __future__ import annotations
 
 import math
-from array import array
 
 import numpy as np
 
 from hpcsched.core.events import Config
-from hpcsched.sim.noise import Noise
+from hpcsched.sim.noise import Noise, TrialNoise
 
 _BATCH = 256
 
@@ -22,14 +21,12 @@ _BATCH = 256
 class CrossingCurve:
     """One trial."""
 
-    __slots__ = ("_height", "_noise", "_tau", "_trial_id", "_z", "length", "recorded", "step_s")
+    __slots__ = ("_height", "_noise", "_tau", "length", "recorded", "step_s")
 
     def __init__(self, trial_id: int, height: float, tau: float, noise: Noise | None, step_s: float) -> None:
         self._height = height
         self._tau = tau
-        self._trial_id = trial_id
-        self._noise = noise
-        self._z: array[float] = array("d")
+        self._noise = None if noise is None else TrialNoise(noise, trial_id)
         self.step_s: float | None = step_s
         self.length: int | None = None
         self.recorded: int | None = None
@@ -37,12 +34,7 @@ class CrossingCurve:
     def metric(self, iteration: int) -> float:
         value = self._height * (1.0 - math.exp(-((iteration / self._tau) ** 0.7)))
         noise = self._noise
-        if noise is None:
-            return value
-        z = self._z
-        while len(z) < iteration:
-            noise.extend(self._trial_id, z)
-        return value + 0.005 * z[iteration - 1]
+        return value if noise is None else value + 0.005 * noise.z(iteration)
 
     def duration_s(self, iteration: int) -> float:  # noqa: ARG002  # the protocol: here every iteration takes the same
         assert self.step_s is not None

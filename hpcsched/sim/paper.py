@@ -10,12 +10,10 @@ An iteration takes `step_s` (0.1) on one atom. Curves almost never cross: b0 dec
 
 from __future__ import annotations
 
-from array import array
-
 import numpy as np
 
 from hpcsched.core.events import Config
-from hpcsched.sim.noise import Noise
+from hpcsched.sim.noise import Noise, TrialNoise
 
 MEAN_B0 = 0.1
 NOISE = 0.005
@@ -25,7 +23,7 @@ _BATCH = 256
 class PaperCurve:
     """One trial of the synthetic workload."""
 
-    __slots__ = ("_b0", "_b1", "_b2", "_noise", "_trial_id", "_z", "length", "recorded", "step_s")
+    __slots__ = ("_b0", "_b1", "_b2", "_noise", "length", "recorded", "step_s")
 
     def __init__(
         self, trial_id: int, b0: float, b1: float, b2: float, noise: Noise | None, step_s: float
@@ -33,9 +31,7 @@ class PaperCurve:
         self._b0 = b0 / 100
         self._b1 = 0.1 * b1 + 0.5
         self._b2 = 0.01 * b2
-        self._trial_id = trial_id
-        self._noise = noise
-        self._z: array[float] = array("d")
+        self._noise = None if noise is None else TrialNoise(noise, trial_id)
         self.step_s: float | None = step_s
         self.length: int | None = None
         self.recorded: int | None = None
@@ -43,12 +39,7 @@ class PaperCurve:
     def metric(self, iteration: int) -> float:
         value = 1.0 - 0.5 * (1.0 / (self._b0 * iteration + self._b1) + self._b2)
         noise = self._noise
-        if noise is None:
-            return value
-        z = self._z
-        while len(z) < iteration:
-            noise.extend(self._trial_id, z)
-        return value - 0.0025 * abs(z[iteration - 1])
+        return value if noise is None else value - 0.0025 * abs(noise.z(iteration))
 
     def duration_s(self, iteration: int) -> float:  # noqa: ARG002  # the protocol: here every iteration takes the same
         assert self.step_s is not None

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -166,6 +166,8 @@ class _Live:
         self.why = ""
 
 
+_RESULT = _What.RESULT
+_RUNNING = _Stage.RUNNING
 _LAST = 1 << 60
 """Added to the order of timers: at equal times a result still counts before the deadline falls."""
 
@@ -230,7 +232,7 @@ class World:
         live = self._reporting
         if live is not None:
             self._reporting = None
-            if live.stage is _Stage.RUNNING:
+            if live.stage is _RUNNING:
                 self._go_on(live)
         at_once = self._at_once
         heap = self._heap
@@ -243,7 +245,7 @@ class World:
                     f"{len(self.configs)} configurations were given, {self.trials_started} trials started"
                 )
             time, _, what, subject, token = heappop(heap)
-            if what is _What.RESULT:
+            if what is _RESULT:
                 assert isinstance(subject, _Live)
                 if subject.token != token:
                     continue
@@ -313,7 +315,7 @@ class World:
             took_s = curve.duration_s(iteration + 1) / live.speed
         if self._simple:
             self._order = order = self._order + 1
-            heappush(self._heap, (self.now + took_s, order, _What.RESULT, live, live.token))
+            heappush(self._heap, (self.now + took_s, order, _RESULT, live, live.token))
             return
         begins_s = max(self.now, live.trained_until_s) + self._settings.verdict_delay_s
         budget = self._settings.save_budget
@@ -490,23 +492,17 @@ class World:
 
     def perform(self, action: Action) -> None:
         """One action of the core; what follows at once is queued."""
-        if isinstance(action, StartTrial):
-            self._start(action)
-        elif isinstance(action, PreemptTrial):
-            self._preempt(action)
-        elif isinstance(action, RequestTrial):
-            self._request(action.num)
-        elif isinstance(action, SetTimer):
-            self._set_timer(action)
-        elif isinstance(action, KillTrial):
-            self._kill(action)
-        elif isinstance(action, (FinishExperiment, SuspendExperiment)):
-            self.finished = action
-            for live in self._live.values():
-                self._account(live)
+        do = self._DOES.get(type(action))
+        if do is not None:
+            do(self, action)
 
-    def _request(self, num: int) -> None:
-        for _ in range(num):
+    def _finish(self, action: FinishExperiment | SuspendExperiment) -> None:
+        self.finished = action
+        for live in self._live.values():
+            self._account(live)
+
+    def _request(self, action: RequestTrial) -> None:
+        for _ in range(action.num):
             trial_id = TrialId(len(self.configs))
             config = self._sampler.ask(trial_id)
             if config is None:
@@ -576,6 +572,17 @@ class World:
             self._heap,
             (max(action.at, self.now), _LAST + self._order, _What.TIMER, action, self._order),
         )
+
+    _DOES: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        StartTrial: _start,
+        PreemptTrial: _preempt,
+        RequestTrial: _request,
+        SetTimer: _set_timer,
+        KillTrial: _kill,
+        FinishExperiment: _finish,
+        SuspendExperiment: _finish,
+    }
+    """What the world does about an action; checkpoints cost nothing to publish or delete."""
 
     # ---- help
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcsched.sim.crossing import CrossingWorkload
-from hpcsched.sim.noise import FIRST_COLUMNS, LATER_COLUMNS, Noise
+from hpcsched.sim.noise import FIRST_COLUMNS, LATER_COLUMNS, Noise, TrialNoise
 from hpcsched.sim.paper import PaperCurve, PaperWorkload
 from hpcsched.sim.scaling import Throughput
 
@@ -69,16 +69,16 @@ def test_a_value_does_not_depend_on_what_was_asked_before(asked: list[tuple[int,
 
 
 def test_seeds_trials_and_iterations_have_noise_of_their_own() -> None:
-    rows = {
-        (seed, trial, block): tuple(Noise(seed).row(trial, block))
-        for seed in range(3)
-        for trial in (0, 1, 63, 64, 65)
-        for block in (0, 1, 2)
-    }
-    values = [value for row in rows.values() for value in row]
+    """Over the borders of blocks (16 and 80 iterations, 8 and 64 trials) too."""
+    values = []
+    for seed in range(3):
+        noise = Noise(seed)
+        for trial_id in (0, 1, 7, 8, 63, 64, 65):
+            mine = TrialNoise(noise, trial_id)
+            values += [mine.z(iteration) for iteration in range(1, FIRST_COLUMNS + 2 * LATER_COLUMNS + 2)]
     assert len(set(values)) == len(values)
-    assert {len(row) for key, row in rows.items() if key[2] == 0} == {FIRST_COLUMNS}
-    assert {len(row) for key, row in rows.items() if key[2] > 0} == {LATER_COLUMNS}
+    assert fmean(values) == pytest.approx(0, abs=0.05)
+    assert fmean(value * value for value in values) == pytest.approx(1, abs=0.08)
 
 
 def test_noise_is_the_same_under_every_hash_seed() -> None:
