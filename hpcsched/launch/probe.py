@@ -123,7 +123,7 @@ def probe_argv(
         "srun", "--overlap", "-N", num, "-n", num, "--ntasks-per-node=1", "-w", ",".join(nodes),
         *(() if gpus is None else (gpus,)),
         "--cpu-bind=none", "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered", "--input=none",
-        *srun_args, python, "-m", "hpcsched.launch.probe_node",
+        *srun_args, python, "-P", "-m", "hpcsched.launch.probe_node",
     )  # fmt: skip
 
 

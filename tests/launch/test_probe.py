@@ -42,7 +42,7 @@ def answer(node: str, num_gpus: int) -> str:
 def test_the_command_line_is_one_task_a_node_that_waits_for_nobody() -> None:
     assert probe_argv(("n1", "n2"), "--gres=gpu:4", python="/venv/bin/python", srun_args=("--account=x",)) == (
         "srun", "--overlap", "-N", "2", "-n", "2", "--ntasks-per-node=1", "-w", "n1,n2", "--gres=gpu:4", "--cpu-bind=none", "--mpi=none",
-        "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered", "--input=none", "--account=x", "/venv/bin/python", "-m",
+        "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered", "--input=none", "--account=x", "/venv/bin/python", "-P", "-m",
         "hpcsched.launch.probe_node",
     )  # fmt: skip
 
