@@ -73,6 +73,11 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warnings: tuple[str, ...] = ()
 
 
+def controller_is_away(error: CommandError) -> bool:
+    """Whether slurmctld, not the question, is the trouble (messages of 22.05 and 24.11; a time-out counts)."""
+    return error.returncode is None or "Unable to contact slurm controller" in error.stderr
+
+
 def reason_of(error: CommandError) -> str:
     """The line of a failed command that says why: its last error that is not the mere end of the step."""
     if error.returncode is None:
@@ -111,10 +116,23 @@ def read_allocation(
     warnings: list[str] = []
     env = slurm_query_environment(environ)
 
+    away = False
+
     def ask(what: str, *argv: str) -> str:
+        nonlocal away
+        if away:
+            return ""
         try:
             return run_command(argv, timeout_s=timeout_s, env=env)
         except CommandError as error:
+            if controller_is_away(error):
+                # Each further question would wait as long again.
+                away = True
+                warnings.append(
+                    f"Slurm's controller does not answer ({reason_of(error)}): the environment's word counts, "
+                    "and what it does not say is unknown"
+                )
+                return ""
             lines = (error.stderr or error.stdout).strip().splitlines()
             why = (
                 lines[-1]
@@ -160,11 +178,13 @@ def read_allocation(
         nodes = tuple(name for name in nodes if name not in down)
     topology = ask("the switches", "scontrol", "show", "topology")
     limit = parse_time_limit(job.fields.get("TimeLimit", ""))
-    ends_at, ends_known = _ends_at(job_id, run_command, env, timeout_s)
+    ends_at, ends_known = (None, False) if away else _ends_at(job_id, run_command, env, timeout_s)
     if not ends_known:
         ends_at = parse_slurm_time(job.fields.get("EndTime", ""))
         if ends_at is None:
             warnings.append(f"the end of job {job_id} could not be read: only the file's deadline counts")
+    if environ.get("SLURM_HET_SIZE", "1") != "1":
+        warnings.append("this is a heterogeneous job: only its first component is used")
     restarts = environ.get("SLURM_RESTART_COUNT") or job.fields.get("Restarts", "0")
     return Allocation(
         job_id=job_id,
@@ -183,7 +203,7 @@ def read_allocation(
         },
         driver_node=_driver_node(environ, nodes, hostname),
         num_restarts=int(restarts) if re.fullmatch(r"\d{1,9}", restarts) else 0,
-        no_kill=_no_kill(job_id, job.fields, environ, run_command, env, timeout_s),
+        no_kill=None if away else _no_kill(job_id, job.fields, environ, run_command, env, timeout_s),
         warnings=tuple(warnings),
     )
 

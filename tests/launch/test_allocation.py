@@ -83,6 +83,21 @@ def test_when_nothing_answers_the_environment_is_used_and_each_gap_is_said_once(
         assert sum(word in warning for warning in found.warnings) == 1, word
 
 
+@pytest.mark.parametrize("why", [refused("slurm_load_jobs error: Unable to contact slurm controller (connect failure)"), refused("", None)])  # fmt: skip
+def test_a_controller_that_is_away_is_asked_once(why: CommandError) -> None:
+    slurm = SlurmSays({"srun --version": "slurm 24.11.5", "scontrol": why, "squeue": why})
+    found = read_allocation(ENVIRON, slurm)
+    assert found is not None and found.nodes == ("n1", "n2", "n3", "n4")
+    assert [argv[0] for argv, _ in slurm.asked] == ["srun", "scontrol"]
+    assert sum("controller does not answer" in warning for warning in found.warnings) == 1
+
+
+def test_only_the_first_part_of_a_heterogeneous_job_is_used_and_it_is_said() -> None:
+    found = read_allocation(ENVIRON | {"SLURM_HET_SIZE": "2"}, SlurmSays(table()))
+    assert found is not None
+    assert found.warnings == ("this is a heterogeneous job: only its first component is used",)
+
+
 def test_json_of_24_11_fills_in_when_the_text_names_no_gpus() -> None:
     answers = table() | {
         "scontrol show job": "JobId=4711 JobName=x\n   JobState=RUNNING\n   NodeList=jwb[0001-0002]\n",
