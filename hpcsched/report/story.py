@@ -13,7 +13,7 @@ from hpcsched.core.ids import TrialId
 from hpcsched.errors import InputError
 from hpcsched.eventlog.records import End, Note, Record, Step
 from hpcsched.eventlog.state import RunState
-from hpcsched.report.text import atoms, clean, clean_line, duration
+from hpcsched.report.text import atoms, clean, clean_line, clean_reason, duration
 from hpcsched.topology.machine import Machine, Placement, shares_of
 
 _LEAVING = {
@@ -88,7 +88,8 @@ class _Teller:
     def _step(self, step: Step) -> None:
         event = step.event
         before = len(self._lines)
-        self._event(event)
+        if not isinstance(event, ev.TimerFired) or self._timer_mattered(event, step):
+            self._event(event)
         spoken = False
         for action in step.actions:
             spoken |= self._action(action, event.time)
@@ -102,14 +103,29 @@ class _Teller:
             self._say(event.time, None, f"became {state.value}", self._unspoken_reason(step))
         self._state = state
 
+    def _timer_mattered(self, event: ev.TimerFired, step: Step) -> bool:
+        """A limit that was kept fires, too, and is nothing to tell: only what came of it is."""
+        match event.timer:
+            case TimerKind.START_TIMEOUT | TimerKind.SILENCE_TIMEOUT | TimerKind.PREEMPT_GRACE:
+                return any(
+                    isinstance(action, act.KillTrial) and action.trial_id == self._trial_id
+                    for action in step.actions
+                )
+            case TimerKind.KILL_WAIT | TimerKind.RETRY:
+                trials = self._run.scheduler.trials
+                changed = self._trial_id < len(trials) and trials[self._trial_id].state is not self._state
+                return changed or bool(step.actions)
+            case _:
+                return True
+
     def _unspoken_reason(self, step: Step) -> str:
         """Why a trial that held nothing changed its state: no action says so, but what follows from it does."""
         for action in step.actions:
             match action:
                 case act.DeleteCheckpoint() if action.checkpoint.trial_id == self._trial_id:
-                    return clean_line(action.because)
+                    return clean_reason(action.because)
                 case act.FinishExperiment() | act.SuspendExperiment():
-                    return f"the experiment is over: {clean_line(action.because)}"
+                    return f"the experiment is over: {clean_reason(action.because)}"
                 case _:
                     pass
         return f"the core handled: {_words(type(step.event).__name__)}"
@@ -126,7 +142,7 @@ class _Teller:
                 self._say(event.time, event.incarnation, _TIMER[event.timer])
             case ev.TrialStopRequested() if event.trial_id == self._trial_id:
                 self._tell_reports()
-                self._say(event.time, None, "shall stop", clean_line(event.why))
+                self._say(event.time, None, "shall stop", clean_reason(event.why))
             case ev.ResultReported() if event.trial_id == self._trial_id:
                 if self._reports and self._reports[-1].incarnation != event.incarnation:
                     self._tell_reports()
@@ -164,9 +180,9 @@ class _Teller:
                 return False
         self._tell_reports()
         incarnation = getattr(action, "incarnation", None)
-        self._say(at, incarnation, text, clean_line(action.because))
+        self._say(at, incarnation, text, clean_reason(action.because))
         if not isinstance(action, act.PublishBest):
-            self._last_because = clean_line(action.because)
+            self._last_because = clean_reason(action.because)
         return True
 
     def _tell_reports(self) -> None:
@@ -244,14 +260,14 @@ def _event_in_words(event: ev.Event) -> tuple[str, str]:
         case ev.CheckpointSaved():
             return f"saved iteration {event.training_iteration} in {duration(event.save_time_s)}", ""
         case ev.CheckpointFailed():
-            return f"could not save iteration {event.training_iteration}", clean_line(event.why)
+            return f"could not save iteration {event.training_iteration}", clean_reason(event.why)
         case ev.TrialExited():
             text = _OUTCOME[event.outcome]
             if event.unproven:
                 text += f"; of {atoms(len(event.unproven))} it is not proven that the ranks are gone"
-            return text, clean_line(event.why)
+            return text, clean_reason(event.why)
         case ev.LaunchRefused():
-            return f"the launch was refused, next try after {event.retry_at:.1f} s", clean_line(event.why)
+            return f"the launch was refused, next try after {event.retry_at:.1f} s", clean_reason(event.why)
         case _:
             return _words(type(event).__name__), ""
 

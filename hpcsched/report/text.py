@@ -34,6 +34,15 @@ def clean_line(text: str, most: int = 400) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def clean_reason(text: str, most: int = 500) -> str:
+    """One line; where it is too long the middle is left out: a traceback says what happened in its last line."""
+    line = " ".join(clean(text).split())
+    if len(line) <= most:
+        return line
+    head = most // 4
+    return f"{line[:head]} … {line[head + 3 - most :]}"
+
+
 def duration(seconds: float | None) -> str:
     """Such as "12.3 s", "4 min 05 s", "2 h 03 min"."""
     if seconds is None or seconds != seconds:

@@ -282,3 +282,13 @@ def test_out_of_memory_is_told_apart() -> None:
 
 def test_effects_are_values() -> None:
     assert msgspec.structs.asdict(make_crew().tick(10.5))["events"] == []
+
+
+def test_a_report_after_the_goodbye_does_not_count() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 10.5)
+    crew.heard(rank_hello(), 11.0)
+    crew.heard(wire.Leaving(T, I, how="completed", training_iteration=3), 12.0)
+    effects = crew.heard(report(9, 4, accuracy=99.0), 12.1)
+    assert effects.events == []
+    assert effects.reply_to is None
