@@ -149,6 +149,8 @@ class Crew:
                 return self._refuses(message, now)
             case wire.RankHello():
                 return self._rank_hello(message, now)
+            case wire.Report() if self._leaving is not None:
+                return Effects(notes=[f"{self.rank_peer} reported after its goodbye; that does not count"])
             case wire.Report():
                 return self._report(message, now)
             case wire.SavedCheckpoint():
