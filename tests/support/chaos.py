@@ -302,6 +302,8 @@ class ChaosWorld:
             self.go_round([0.5])
             if self.is_over:
                 return
+            if self.scheduler.state is ExperimentState.SUSPENDED:
+                continue
             if not self.alive and not self.num_wanted:
                 due = sorted(self.timers, key=lambda key: (self.timers[key].at or 0.0, str(key)))
                 assert due, "atoms are free, work is left, and nothing will ever happen"

@@ -149,7 +149,10 @@ def short(action: Action) -> str:
             if "placement" in fields
             else f"{ref.trial_id}.{ref.incarnation}@{ref.training_iteration}"
         )
-    for name in ("reason", "num", "metric", "state", "best_trial_id"):
-        if name in fields and fields[name] is not None:
-            words.append(f"{fields[name]:g}" if isinstance(fields[name], float) else str(fields[name]))
+    others = [
+        fields[name] for name in ("reason", "num", "metric", "state", "best_trial_id") if name in fields
+    ]
+    words += [
+        f"{value:g}" if isinstance(value, float) else str(value) for value in others if value is not None
+    ]
     return " ".join(words)

@@ -56,9 +56,21 @@ def test_the_brackets_of_the_paper(big_r: int, eta: int, sizes: list[list[int]])
     assert all(plan.milestones[-1] == big_r for plan in plans)
 
 
-@given(r=st.integers(1, 5), big_r=st.integers(1, 3000), eta=st.integers(2, 10))
-def test_brackets_are_those_of_the_definition_in_exact_fractions(r: int, big_r: int, eta: int) -> None:
-    """Caught: ceil in floating point, s_max by logarithms (it loses s = 5 for R = 243), milestones rounded up."""
+@given(
+    r=st.integers(1, 5),
+    eta=st.integers(2, 10),
+    power=st.integers(0, 12),
+    plus=st.sampled_from([-1, 0, 0, 1, 7]),
+)
+def test_brackets_are_those_of_the_definition_in_exact_fractions(
+    r: int, eta: int, power: int, plus: int
+) -> None:
+    """At and beside powers of eta, where floating point goes wrong.
+
+    Caught: n as `ceil((s_max + 1) / (s + 1) * eta**s)` in floating point, s_max by logarithms (it loses s = 5 for
+    R = 243), milestones rounded up.
+    """
+    big_r = r * eta**power + plus
     assume(r <= big_r)
     expected = simple_hyperband(big_r, eta, r)
     plans = hyperband_plans(r, big_r, eta)

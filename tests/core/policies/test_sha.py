@@ -165,7 +165,10 @@ def test_a_rung_starts_only_when_the_one_below_is_done_and_every_search_ends(dra
         trial.state in {TrialState.COMPLETED, TrialState.STOPPED, TrialState.FAILED}
         for trial in scheduler.trials
     )
-    assert world.waiting == [], "everybody who is out is told so at once, not at the end"
+    if (
+        drawn["longest_stride"] == 1 and not drawn["lingers"]
+    ):  # else a trial that skips to R may decide all rungs at once
+        assert world.waiting == [], "everybody who is out is told so at once, not at the end"
     milestones = definition["milestones"]
     slack = drawn["lingers"] * drawn["longest_stride"] + drawn["longest_stride"] - 1
     for i, milestone in enumerate(milestones[:-1]):
