@@ -69,3 +69,16 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def world_size(self) -> int:
         return sum(len(node.gpus) for node in self.nodes)
+
+
+class SpareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one spare is told: `spares/NUMBER.json` in the run folder, mode 0600."""
+
+    number: int
+    node: str
+    channel: Channel
+    run_dir: str
+    preload: tuple[str, ...]
+    """[trial] preload: modules that are imported besides torch and the runtime."""
+    heartbeat_s: float = 1.0
+    driver_lost_s: float = 60.0

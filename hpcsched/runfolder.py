@@ -56,6 +56,13 @@ class RunFolder(msgspec.Struct, frozen=True):
     def control(self) -> Path:
         return self.root / "control"
 
+    @property
+    def spares(self) -> Path:
+        return self.root / "spares"
+
+    def spare_file(self, number: int) -> Path:
+        return self.spares / f"{number}.json"
+
     def segment(self, life: int) -> Path:
         return self.journal / f"{life:04d}.jsonl"
 

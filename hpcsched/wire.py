@@ -117,6 +117,15 @@ class SupervisorRefuses(_Message, frozen=True, tag="sup_refuses"):
     why: str
 
 
+class SpareReady(_Message, frozen=True, tag="spare_ready"):
+    """A spare (trial_id is its number, incarnation is 0) has preloaded. `cold`: why its ranks will start cold."""
+
+    node: str
+    pid: int
+    cold: str | None
+    preload_s: float
+
+
 # ---- driver -> rank 0
 
 
@@ -144,6 +153,12 @@ class KillRanks(_Message, frozen=True, tag="kill"):
     why: str
 
 
+class TakeTrial(_Message, frozen=True, tag="take_trial"):
+    """To a spare: be the supervisor of this incarnation from now on."""
+
+    launch_file: str
+
+
 ToDriver: TypeAlias = (
     RankHello
     | Report
@@ -156,8 +171,9 @@ ToDriver: TypeAlias = (
     | RankExited
     | SupervisorGoodbye
     | SupervisorRefuses
+    | SpareReady
 )
-FromDriver: TypeAlias = Reply | LeaveOrder | SupervisorWelcome | KillRanks
+FromDriver: TypeAlias = Reply | LeaveOrder | SupervisorWelcome | KillRanks | TakeTrial
 
 _T = TypeVar("_T")
 

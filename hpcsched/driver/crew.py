@@ -78,8 +78,15 @@ class Crew:
     """Facts about one incarnation; `closed` once its end has been told to the core."""
 
     def __init__(
-        self, spec: LaunchSpec, atoms_of_node: Callable[[str], tuple[AtomId, ...]], *, started_at: float
+        self,
+        spec: LaunchSpec,
+        atoms_of_node: Callable[[str], tuple[AtomId, ...]],
+        *,
+        started_at: float,
+        warm: bool = False,
     ) -> None:
+        """`warm`: spares have been told to take it; should one of them be lost, it is to start again, cold."""
+        self._warm = warm
         self.spec = spec
         self.trial_id = TrialId(spec.trial_id)
         self.incarnation = Incarnation(spec.incarnation)
@@ -182,6 +189,8 @@ class Crew:
                 self._leaving = message
                 if message.how == "failed" and self._outcome is None:
                     self._why = message.why
+                return Effects()
+            case _:
                 return Effects()
 
     def _heard_after_the_end(self, message: wire.ToDriver, now: float) -> Effects:
@@ -341,6 +350,10 @@ class Crew:
             was = self._nodes[name].state
             self._nodes[name].state = NodeState.GONE
             if self._outcome is None and self._refused is None:
+                if was is NodeState.EXPECTED and self._warm:
+                    self._refuse(now, now, f"the spare on {name} was lost; it starts cold")
+                    self._tell_all_to_kill(effects)
+                    continue
                 if was is NodeState.EXPECTED:
                     outcome, what = Outcome.LAUNCH_FAILED, "the step ended before its supervisor said hello"
                 elif "node failure" in stderr_tail.lower():

@@ -11,7 +11,9 @@ of their own and put what they learn into the inbox.
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import threading
 import time
 from collections import deque
@@ -31,9 +33,10 @@ from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.best import publish_best
 from hpcsched.driver.clock import Clock
-from hpcsched.driver.crew import Crew, Effects, supervisor_peer
+from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, supervisor_peer
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.ports import Ports
+from hpcsched.driver.spares import Spares
 from hpcsched.driver.timers import Timers
 from hpcsched.errors import SupersededError
 from hpcsched.eventlog.journal import JournalWriter, Trouble
@@ -45,7 +48,9 @@ from hpcsched.launch.launcher import (
     StepEnded,
     StepRefused,
 )
-from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
+from hpcsched.launch.zygote import script_of
+from hpcsched.launch.zygote_process import environment_fits
+from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
 from hpcsched.topology.machine import AtomId, Machine, Placement, shares_of
@@ -97,6 +102,7 @@ class Loop:
         began_at_unix_s: float,
         file_deadline_s: float | None,
         allocation_ends_s: float | None,
+        warm: bool,
         first_n: int,
         told: dict[TrialId, tuple[int, TrialState]],
     ) -> None:
@@ -119,6 +125,8 @@ class Loop:
         self._began_at = began_at_unix_s
         self._file_deadline_s = file_deadline_s
         self._allocation_ends_s = allocation_ends_s
+        self._warm = warm and environment_fits(spec.trial.env) is None
+        self._spares = Spares()
         self._timers = Timers()
         self._crews: dict[tuple[int, int], Crew] = {}
         self._pending: deque[_Pending] = deque()
@@ -161,12 +169,15 @@ class Loop:
                 self._effect(crew, crew.tick(now))
                 if crew.settled:
                     self._forget(crew)
+            self._keep_spares(now)
             self._onlooker.refresh(now)
         return self._state or ExperimentState.SUSPENDED
 
     def wind_up(self) -> None:
         """After the end: whoever still runs is killed, deletions are finished, the writer has written all."""
         end = time.monotonic() + END_WAIT_S
+        for number, _ in self._spares.drop_all():
+            self._end_spare(number)
         for crew in self._crews.values():
             if not crew.closed:
                 self._effect(crew, crew.kill(self._clock.now(), "the experiment is over"), handle=False)
@@ -205,6 +216,11 @@ class Loop:
         match item:
             case ib.Durable(n=n):
                 self._perform_until(n)
+            case Arrived(message=message) if message.incarnation == 0:
+                self._spare_says(item, now)
+            case StepEnded(incarnation=0) | StepRefused(incarnation=0) | NodesGone(incarnation=0):
+                if self._spares.lost(item.trial_id, now):
+                    self._note(f"spare {item.trial_id} has ended: {_reason(item)}", now)
             case Arrived(message=message, at=at):
                 crew = self._crews.get((message.trial_id, message.incarnation))
                 if crew is None:
@@ -240,7 +256,7 @@ class Loop:
             case ib.StopAsked(trial_id=None):
                 self._handle(ev.ShutdownRequested(time=now, save=True, why="hpcsched stop"))
             case ib.StopAsked(trial_id=trial_id):
-                if 0 <= trial_id < len(self._scheduler.trials):
+                if trial_id is not None and 0 <= trial_id < len(self._scheduler.trials):
                     self._handle(ev.TrialStopRequested(time=now, trial_id=trial_id))
             case ib.ExtendAsked(by_s=by_s):
                 if self._file_deadline_s is not None:
@@ -357,6 +373,74 @@ class Loop:
         )
         self._handle(ev.DeadlineChanged(time=now, deadline_s=new.deadline_s, why=f"{why}: {new.why}"))
 
+    # ---- spares
+
+    def _spare_says(self, arrived: Arrived, now: float) -> None:
+        message = arrived.message
+        number = message.trial_id
+        match message:
+            case wire.SupervisorHello(step_id=step_id):
+                self._spares.heard(number, now)
+                if step_id:
+                    self._launcher.note_step(number, 0, step_id)
+                self._server.send(arrived.peer, wire.SupervisorWelcome(number, 0))
+            case wire.Heartbeat():
+                self._spares.heard(number, now)
+                self._server.send(arrived.peer, wire.SupervisorWelcome(number, 0))
+            case wire.SpareReady(cold=cold):
+                self._spares.ready(number, cold, now)
+                if cold is not None:
+                    self._note(f"trials start cold: {cold}", now)
+                    self._end_spare(number)
+            case _:
+                pass
+
+    def _keep_spares(self, now: float) -> None:
+        """One a node, once nobody there is starting: an import would slow that start."""
+        if not self._warm or self._state is not None:
+            return
+        for number in self._spares.silent(now, SILENT_AFTER_S):
+            self._end_spare(number)
+        starting = {
+            node.node
+            for crew in self._crews.values()
+            if not crew.closed and not crew.rank_present
+            for node in crew.spec.nodes
+        }
+        if not self._crews:
+            return  # nobody trains: there is nothing yet (or any more) to be ready for
+        nodes = [name for name in self._nodes if name not in starting and name not in self._down]
+        for number, node in self._spares.missing(nodes, now):
+            spec = SpareSpec(
+                number=number,
+                node=node,
+                channel=self._channel,
+                run_dir=str(self._folder.root),
+                preload=self._spec.trial.preload,
+            )
+            try:
+                write_private(self._folder.spare_file(number), msgspec.json.encode(spec))
+            except OSError as error:
+                self._spares.lost(number, now)
+                self._note(f"no spare on {node}: {error}", now)
+                continue
+            self._launcher.start_spare(spec)
+
+    def _take_spares(self, spec: LaunchSpec) -> list[int] | None:
+        """Have the spares of all its nodes take the incarnation; None: it starts cold."""
+        if not self._warm or script_of(spec.command, spec.wrap, _rank_path()) is None:
+            return None
+        spares = self._spares.take([node.node for node in spec.nodes], self._clock.now(), SILENT_AFTER_S)
+        if spares is None:
+            return None
+        launch_file = str(self._folder.launch_file(spec.trial_id, spec.incarnation))
+        for node, number in spares.items():
+            self._server.send(supervisor_peer(number, 0, node), wire.TakeTrial(number, 0, launch_file))
+        return list(spares.values())
+
+    def _end_spare(self, number: int) -> None:
+        self._launcher.kill(number, 0)
+
     # ---- out
 
     def _perform_until(self, n: int) -> None:
@@ -423,9 +507,13 @@ class Loop:
             )
             return
         atoms = action.placement.atoms
-        crew = Crew(spec, lambda node: self._atoms_on(node, atoms), started_at=now)
+        spares = self._take_spares(spec)
+        crew = Crew(spec, lambda node: self._atoms_on(node, atoms), started_at=now, warm=spares is not None)
         self._crews[(action.trial_id, action.incarnation)] = crew
-        self._launcher.start(spec)
+        if spares is None:
+            self._launcher.start(spec)
+        else:
+            self._launcher.adopt(spec, spares)
 
     def _atoms_on(self, node: str, atoms: tuple[AtomId, ...]) -> tuple[AtomId, ...]:
         return tuple(atom for atom in atoms if self._machine.atoms[atom].node == node)
@@ -466,11 +554,7 @@ class Loop:
             group_timeout_s=table.timeouts.group,
         )
         path = self._folder.launch_file(action.trial_id, action.incarnation)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.touch(mode=0o600)
-        fresh.write_bytes(msgspec.json.encode(spec))
-        fresh.rename(path)
+        write_private(path, msgspec.json.encode(spec))
         return spec
 
     def _launch_nodes(self, placement: Placement) -> tuple[LaunchNode, ...]:
@@ -529,6 +613,33 @@ class Loop:
             self._writer.append(note)
         except SupersededError as error:
             self.superseded = str(error)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A file for the owner alone, whole or not at all. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(data)
+    fresh.rename(path)
+
+
+def _rank_path() -> str:
+    """PATH as ranks see it: this interpreter's folder first, in a virtual environment."""
+    folder = str(Path(sys.executable).parent)
+    return os.pathsep.join(
+        filter(None, (folder if sys.prefix != sys.base_prefix else "", os.environ.get("PATH", "")))
+    )
+
+
+def _reason(notice: StepEnded | StepRefused | NodesGone) -> str:
+    match notice:
+        case StepEnded(returncode=code, stderr_tail=tail):
+            return f"exit code {code}: {tail.strip()[-300:]}"
+        case StepRefused(why=why):
+            return why
+        case NodesGone():
+            return "its node says nothing runs there"
 
 
 def reserve_s(spec: ExperimentSpec) -> float:

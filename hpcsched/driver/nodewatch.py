@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from hpcsched.errors import CommandError
-from hpcsched.launch.probe import RunCommand, step_environment
+from hpcsched.launch.allocation import RunCommand
+from hpcsched.launch.probe import step_environment
 
 FIRST_S, LONGEST_S = 5.0, 60.0
 STEP_LIMIT_S = 15.0

@@ -6,12 +6,12 @@ each call at once and tells what happened by *notices*, from its own threads, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from hpcsched.launchspec import LaunchSpec
+from hpcsched.launchspec import LaunchSpec, SpareSpec
 
 
 class StepEnded(msgspec.Struct, frozen=True, tag=True):
@@ -67,6 +67,13 @@ class Launcher(Protocol):
 
     def start(self, spec: LaunchSpec) -> None:
         """Bring up the supervisors; `RunFolder.launch_file` has been written."""
+
+    def start_spare(self, spec: SpareSpec) -> None:
+        """Bring up a spare on its node; `RunFolder.spare_file` has been written. In calls and notices it is trial
+        `number`, incarnation 0, until it is adopted."""
+
+    def adopt(self, spec: LaunchSpec, spares: Sequence[int]) -> None:
+        """In place of `start`: these spares have been told to take the incarnation, and are its steps from now on."""
 
     def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None:
         """The first word of a supervisor named its step ("JOB.STEP"): the step exists."""

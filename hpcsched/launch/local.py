@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.launcher import Notify, StepEnded, StepRefused
 from hpcsched.launch.processes import end_marked
 from hpcsched.launch.tails import tail_of
-from hpcsched.launchspec import LaunchSpec
+from hpcsched.launchspec import LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 
 KILL_GRACE_S = 2.0
@@ -25,9 +26,20 @@ GONE_LIMIT_S = 10.0
 class _Launch:
     """One supervisor: started, perhaps to be killed, ended."""
 
-    def __init__(self, spec: LaunchSpec, node: str, process: subprocess.Popen[bytes]) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        ids: tuple[int, int],
+        node: str,
+        marks: dict[str, str],
+        log: Path,
+        process: subprocess.Popen[bytes],
+    ) -> None:
+        self.ids = ids
+        """Trial and incarnation; of a spare that waits its number and 0."""
         self.node = node
+        self.marks = [marks]
+        """Environments by which its processes are known."""
+        self.log = log
         self.process = process
         self.ended: StepEnded | None = None
         self.done = threading.Event()
@@ -58,23 +70,49 @@ class LocalLauncher:
         """One supervisor for each node of the placement (usually one: this computer)."""
         for node in spec.nodes:
             file = self._folder.launch_file(spec.trial_id, spec.incarnation)
-            argv = [self._python, "-P", "-m", "hpcsched.launch.supervisor", str(file), "--node", node.node]
-            env = self._environ | _marks(spec, self._folder)
-            log = self._folder.supervisor_log(spec.trial_id, spec.incarnation, node.node)
-            try:
-                log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with log.open("ab") as output:
-                    process = subprocess.Popen(
-                        argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-                    )  # fmt: skip
-            except OSError as error:
-                why = f"{node.node}: the supervisor could not be started: {error}"
-                self._notify(StepRefused(spec.trial_id, spec.incarnation, why, 5.0, "site"))
-                continue
-            launch = _Launch(spec, node.node, process)
-            with self._lock:
-                self._launches.setdefault((spec.trial_id, spec.incarnation), []).append(launch)
-            threading.Thread(target=self._wait, args=(launch,), name="hpcsched-launch", daemon=True).start()
+            self._spawn(
+                (spec.trial_id, spec.incarnation),
+                node.node,
+                ("hpcsched.launch.supervisor", str(file)),
+                _marks(spec, self._folder) | {"HPCSCHED_NODE": node.node},
+                self._folder.supervisor_log(spec.trial_id, spec.incarnation, node.node),
+            )
+
+    def start_spare(self, spec: SpareSpec) -> None:
+        file = self._folder.spare_file(spec.number)
+        marks = {"HPCSCHED_RUN_DIR": str(self._folder.root), "HPCSCHED_SPARE": str(spec.number)}
+        self._spawn(
+            (spec.number, 0), spec.node, ("hpcsched.launch.spare", str(file)), marks, file.with_suffix(".log")
+        )
+
+    def adopt(self, spec: LaunchSpec, spares: Sequence[int]) -> None:
+        ids = (spec.trial_id, spec.incarnation)
+        with self._lock:
+            for number in spares:
+                for launch in self._launches.pop((number, 0), []):
+                    launch.ids = ids
+                    launch.marks.append(_marks(spec, self._folder) | {"HPCSCHED_NODE": launch.node})
+                    launch.log = self._folder.supervisor_log(*ids, launch.node)
+                    self._launches.setdefault(ids, []).append(launch)
+
+    def _spawn(
+        self, ids: tuple[int, int], node: str, module: tuple[str, str], marks: dict[str, str], log: Path
+    ) -> None:
+        argv = [self._python, "-P", "-m", *module, "--node", node]
+        try:
+            log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    argv, env=self._environ | marks, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )  # fmt: skip
+        except OSError as error:
+            why = f"{node}: the supervisor could not be started: {error}"
+            self._notify(StepRefused(*ids, why, 5.0, "site"))
+            return
+        launch = _Launch(ids, node, marks, log, process)
+        with self._lock:
+            self._launches.setdefault(ids, []).append(launch)
+        threading.Thread(target=self._wait, args=(launch,), name="hpcsched-launch", daemon=True).start()
 
     def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None:
         """Nothing to learn: there are no steps."""
@@ -113,16 +151,15 @@ class LocalLauncher:
         code = launch.process.wait()
         # Its ranks have died with it, and it ended the rest; where it was killed itself, a process that its ranks had
         # forked may live on.
-        marks = _marks(launch.spec, self._folder)
-        _, gone = end_marked(marks | {"HPCSCHED_NODE": launch.node}, limit_s=GONE_LIMIT_S)
-        log = self._folder.supervisor_log(launch.spec.trial_id, launch.spec.incarnation, launch.node)
-        launch.ended = StepEnded(
-            launch.spec.trial_id,
-            launch.spec.incarnation,
-            code,
-            tail_of(log) if code else "",
-            (launch.node,) if gone else (),
-        )
+        with self._lock:
+            marks = list(launch.marks)
+        gone = True
+        for mark in marks:
+            gone = end_marked(mark, limit_s=GONE_LIMIT_S)[1] and gone
+        with self._lock:
+            launch.ended = StepEnded(
+                *launch.ids, code, tail_of(launch.log) if code else "", (launch.node,) if gone else ()
+            )
         launch.done.set()
         self._notify(launch.ended)
 

@@ -40,10 +40,10 @@ from hpcsched.launch.probe import job_gpus_of
 from hpcsched.launch.processes import end_marked
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
 from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
-from hpcsched.launch.steps import Binding, Step, run_mark, trial_steps
+from hpcsched.launch.steps import Binding, Step, run_mark, spare_step, trial_steps
 from hpcsched.launch.tails import tail_of
 from hpcsched.launch.versions import abilities_of
-from hpcsched.launchspec import LaunchSpec
+from hpcsched.launchspec import LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology.machine import Machine
 
@@ -87,6 +87,8 @@ class _StepRun:
     """One srun process and what became of it."""
 
     def __init__(self, step: Step, log_file: Path) -> None:
+        self.life: _Life
+        """Whose step it is; a spare's step changes its life when it is adopted."""
         self.step = step
         self.log_file = log_file
         self.process: subprocess.Popen[bytes] | None = None
@@ -102,11 +104,13 @@ class _StepRun:
 
 
 class _Life:
-    """One incarnation."""
+    """One incarnation, or a spare that waits (its number, 0)."""
 
-    def __init__(self, spec: LaunchSpec, runs: list[_StepRun]) -> None:
-        self.spec = spec
+    def __init__(self, ids: tuple[int, int], runs: list[_StepRun]) -> None:
+        self.ids = ids
         self.runs = runs
+        for run in runs:
+            run.life = self
         self.cancelled = False
         """Nothing more of it shall be started."""
         self.done = threading.Event()
@@ -147,6 +151,11 @@ class SrunLauncher:
         told = job_gpus_of(allocation)
         self._job_gpus = {node.name: len(node.gpus) for node in machine.nodes}
         self._job_gpus.update({node: num for node, num in told.items() if num is not None})
+        self._node_memory_mb: dict[str, int | None] = {}
+        for atom in machine.atoms:
+            before = self._node_memory_mb.get(atom.node, 0)
+            known = atom.memory_mb is not None and before is not None
+            self._node_memory_mb[atom.node] = (before or 0) + (atom.memory_mb or 0) if known else None
         self._environ = srun_environment(os.environ if environ is None else environ) | {
             "SLURM_JOB_ID": allocation.job_id,
             "HPCSCHED_RUN_DIR": str(folder.root),
@@ -178,11 +187,44 @@ class SrunLauncher:
         )
         folder = self._folder.incarnation(spec.trial_id, spec.incarnation)
         runs = [_StepRun(step, folder / f"srun-{number}.log") for number, step in enumerate(steps)]
-        life = _Life(spec, runs)
+        self._begin(_Life((spec.trial_id, spec.incarnation), runs))
+
+    def start_spare(self, spec: SpareSpec) -> None:
+        file = self._folder.spare_file(spec.number)
+        step = spare_step(
+            spec,
+            job_gpus=self._job_gpus,
+            memory_mb=self._node_memory_mb.get(spec.node),
+            spare_file=str(file),
+            python=self._python,
+            srun_args=self._srun_args,
+        )
+        self._begin(_Life((spec.number, 0), [_StepRun(step, file.with_suffix(".srun.log"))]))
+
+    def adopt(self, spec: LaunchSpec, spares: Sequence[int]) -> None:
+        ended: list[LaunchNotice] = []
         with self._lock:
-            self._lives[spec.trial_id, spec.incarnation] = life
-        for run in runs:
-            self._thread(self._run_step, life, run)
+            life = _Life((spec.trial_id, spec.incarnation), [])
+            for number in spares:
+                for run in self._lives.pop((number, 0)).runs:
+                    run.life = life
+                    life.runs.append(run)
+                    if run.result is not None or run.refusal is not None:  # it had ended meanwhile
+                        run.refusal = None
+                        run.result = self._ended(run, 1, "the spare had ended", proven=run.proven)
+                        ended.append(run.result)
+            life.final += ended
+            if len(ended) == len(life.runs):
+                life.done.set()
+            self._lives[life.ids] = life
+        for notice in ended:
+            self._notify(notice)
+
+    def _begin(self, life: _Life) -> None:
+        with self._lock:
+            self._lives[life.ids] = life
+        for run in life.runs:
+            self._thread(self._run_step, run)
 
     def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None:
         with self._lock:
@@ -239,14 +281,14 @@ class SrunLauncher:
 
     # ---- one srun: a thread each
 
-    def _run_step(self, life: _Life, run: _StepRun) -> None:
-        if self._take_turn(life):
-            self._create(life, run)
+    def _run_step(self, run: _StepRun) -> None:
+        if self._take_turn(run.life):
+            self._create(run)
         if run.process is None:
             run.exited.set()
             if run.result is None and run.refusal is None:
-                run.result = self._ended(life, run, 0, "cancelled before it was started", proven=True)
-            self._step_is_over(life, run)
+                run.result = self._ended(run, 0, "cancelled before it was started", proven=True)
+            self._step_is_over(run)
             return
         code = run.process.wait()
         run.exited.set()
@@ -259,21 +301,22 @@ class SrunLauncher:
             self._notify(NodeLost(node, f"Slurm says: Node failure on {node}"))
         log.info("step %s (%s) ended with code %d", run.step.name, run.step_id, code)
         kind = classify(text)
-        failed_to_start = code != 0 and not run.heard and not lost and not life.cancelled
+        failed_to_start = code != 0 and not run.heard and not lost and not run.life.cancelled
         if failed_to_start and kind.whose == "slurm":
             # Refused before there was a step; to ask Slurm about it now would only take its time.
             run.refusal = (kind, text)
             run.proven = True
-            self._step_is_over(life, run)
+            self._step_is_over(run)
             return
         proven = self._prove(run, self._limits.settle_s)
-        if failed_to_start and proven:
-            run.refusal = (kind, text)
-        else:
-            run.result = self._ended(life, run, code, text, proven=proven)
-        self._step_is_over(life, run)
+        with self._lock:  # a spare may be adopted just now
+            if failed_to_start and proven:
+                run.refusal = (kind, text)
+            else:
+                run.result = self._ended(run, code, text, proven=proven)
+        self._step_is_over(run)
         if not proven and self._prove(run, self._limits.prove_s, escalate=True):
-            self._notify(NodesGone(life.spec.trial_id, life.spec.incarnation, run.step.nodes))
+            self._notify(NodesGone(*run.life.ids, run.step.nodes))
 
     def _take_turn(self, life: _Life) -> bool:
         """Wait until a step may be created; False when the incarnation was cancelled meanwhile."""
@@ -289,7 +332,7 @@ class SrunLauncher:
                 self._lock.wait(pause_s)
             return False
 
-    def _create(self, life: _Life, run: _StepRun) -> None:
+    def _create(self, run: _StepRun) -> None:
         run.creating = True
         try:
             with run.log_file.open("ab") as output:
@@ -309,18 +352,17 @@ class SrunLauncher:
         log.info("step %s: srun %d: %s", run.step.name, process.pid, " ".join(run.step.argv))
         with self._lock:
             run.process = process
-            cancelled = life.cancelled
+            cancelled = run.life.cancelled
         if cancelled:  # between its turn and now
             self._thread(self._kill_step, run, 0.0)
 
-    def _ended(self, life: _Life, run: _StepRun, code: int, text: str, *, proven: bool) -> StepEnded:
-        return StepEnded(
-            life.spec.trial_id, life.spec.incarnation, code, text[-2000:], run.step.nodes if proven else ()
-        )  # fmt: skip
+    def _ended(self, run: _StepRun, code: int, text: str, *, proven: bool) -> StepEnded:
+        return StepEnded(*run.life.ids, code, text[-2000:], run.step.nodes if proven else ())
 
-    def _step_is_over(self, life: _Life, run: _StepRun) -> None:
+    def _step_is_over(self, run: _StepRun) -> None:
         """Tell the driver; a refusal only once the other steps of the incarnation are over, too."""
         with self._lock:
+            life = run.life
             refused = next((each for each in life.runs if each.refusal is not None), None)
             over = all(each.result is not None or each.refusal is not None for each in life.runs)
             if refused is None:
@@ -348,9 +390,7 @@ class SrunLauncher:
         kind, text = run.refusal
         delay_s = self._pace.refused(kind.retry_after_s, self._clock(), slow_down=kind.whose == "slurm")
         words = text.strip()[-1500:] or "srun said nothing"
-        return StepRefused(
-            life.spec.trial_id, life.spec.incarnation, f"{words}\n({kind.advice})", delay_s, kind.whose
-        )  # fmt: skip
+        return StepRefused(*life.ids, f"{words}\n({kind.advice})", delay_s, kind.whose)
 
     def _prove(self, run: _StepRun, limit_s: float, *, escalate: bool = False) -> bool:
         """Ask Slurm until the step is gone; with `escalate` kill it again and again meanwhile."""

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from hpcsched.launch.gpurequest import gpu_requests
-from hpcsched.launchspec import LaunchNode, LaunchSpec
+from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 
 Binding = Literal["overlap", "slurm"]
 
@@ -59,22 +59,54 @@ def trial_steps(
     steps: list[Step] = []
     for nodes, resources in _groups(spec, binding, job_gpus):
         name = step_name(spec.run_dir, spec.trial_id, spec.incarnation, len(steps))
-        num = str(len(nodes))
-        steps.append(
-            Step(
-                nodes=nodes,
-                name=name,
-                argv=(
-                    srun,
-                    "--overlap" if binding == "overlap" else "--exact",
-                    "-N", num, "-n", num, "--ntasks-per-node=1", "-w", ",".join(nodes), *resources,
-                    "--cpu-bind=none", "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered",
-                    f"--job-name={name}", *srun_args,
-                    python, "-P", "-m", "hpcsched.launch.supervisor", launch_file, *(["--slurm-picks"] if binding == "slurm" else []),
-                ),
-            )
-        )  # fmt: skip
+        module = (
+            "hpcsched.launch.supervisor",
+            launch_file,
+            *(["--slurm-picks"] if binding == "slurm" else []),
+        )
+        argv = _supervisor_argv(srun, binding, nodes, resources, name, srun_args, python, module)
+        steps.append(Step(nodes=nodes, name=name, argv=argv))
     return tuple(steps)
+
+
+def spare_step(
+    spec: SpareSpec,
+    *,
+    job_gpus: Mapping[str, int],
+    memory_mb: int | None,
+    spare_file: str,
+    python: str,
+    srun_args: Sequence[str] = (),
+    srun: str = "srun",
+) -> Step:
+    """The step of a spare. Whose atoms it will serve is not known yet, so `memory_mb` is that of all atoms of its
+    node: the driver keeps its own share, but a leaking trial that was started warm can hurt its neighbours there."""
+    name = step_name(spec.run_dir, spec.number, 0, 0)
+    resources = (gpu_requests([spec.node], job_gpus)[0].option, _memory_option(memory_mb))
+    module = ("hpcsched.launch.spare", spare_file)
+    argv = _supervisor_argv(srun, "overlap", (spec.node,), resources, name, srun_args, python, module)
+    return Step(nodes=(spec.node,), name=name, argv=argv)
+
+
+def _supervisor_argv(
+    srun: str,
+    binding: Binding,
+    nodes: tuple[str, ...],
+    resources: tuple[str, ...],
+    name: str,
+    srun_args: Sequence[str],
+    python: str,
+    module: tuple[str, ...],
+) -> tuple[str, ...]:
+    num = str(len(nodes))
+    return (
+        srun,
+        "--overlap" if binding == "overlap" else "--exact",
+        "-N", num, "-n", num, "--ntasks-per-node=1", "-w", ",".join(nodes), *resources,
+        "--cpu-bind=none", "--mpi=none", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered",
+        f"--job-name={name}", *srun_args,
+        python, "-P", "-m", *module,
+    )  # fmt: skip
 
 
 def helper_step(
@@ -111,4 +143,8 @@ def _groups(
 
 def _memory(node: LaunchNode) -> str:
     """`--mem`, MiB a node; 0 where the site does not count memory: all that the job has there."""
-    return f"--mem={0 if node.memory_mb is None else node.memory_mb}"
+    return _memory_option(node.memory_mb)
+
+
+def _memory_option(memory_mb: int | None) -> str:
+    return f"--mem={0 if memory_mb is None else memory_mb}"

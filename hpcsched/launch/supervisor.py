@@ -42,12 +42,14 @@ from types import FrameType
 import msgspec
 
 from hpcsched.channel.client import Client
-from hpcsched.errors import HpcschedError
+from hpcsched.errors import HpcschedError, LaunchError
 from hpcsched.launch.cgroups import count_oom_kills, oom_files
 from hpcsched.launch.devices import MismatchError, check_cores, map_devices, share_cores, visible_devices
 from hpcsched.launch.environment import rank_environment
 from hpcsched.launch.processes import descendants, kill_process
 from hpcsched.launch.tails import tail_of, tells_out_of_memory
+from hpcsched.launch.zygote import Fork, script_of
+from hpcsched.launch.zygote_process import ZygoteProcess, environment_fits
 from hpcsched.launchspec import LaunchNode, LaunchSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.wire import (
@@ -113,12 +115,14 @@ class Supervisor:
         environ: Mapping[str, str],
         client: Client,
         slurm_picks: bool = False,
+        zygote: ZygoteProcess | None = None,
     ) -> None:
         self._spec = spec
         self._node = node
         self._environ = environ
         self._client = client
         self._slurm_picks = slurm_picks
+        self._zygote = zygote
         self._folder = RunFolder(Path(spec.run_dir))
         self._inbox: queue.SimpleQueue[FromDriver | _ChildEnded] = queue.SimpleQueue()
         self._ranks: dict[int, Rank] = {}
@@ -269,20 +273,10 @@ class Supervisor:
             )  # fmt: skip
             rank = node.first_rank + local_rank
             file = self._folder.rank_log(spec.trial_id, spec.incarnation, rank)
-            argv = [
-                sys.executable, "-I", "-S", str(RANK_EXEC), str(os.getpid()), ",".join(map(str, own)), *spec.wrap, *spec.command,
-            ]  # fmt: skip
             try:
-                pid = os.posix_spawn(
-                    sys.executable,
-                    argv,
-                    env,
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_OPEN, 1, str(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-                        (os.POSIX_SPAWN_DUP2, 1, 2),
-                    ],
-                )
+                pid = self._fork_rank(env, own, file)
+                if pid is None:
+                    pid = self._spawn_rank(env, own, file)
             except (OSError, ValueError) as error:
                 raise Refusal("error", f"{node.node}: rank {rank} could not be started: {error}") from error
             self._ranks[pid] = Rank(rank=rank, pid=pid, log_file=file)
@@ -293,6 +287,46 @@ class Supervisor:
                 list(own),
                 "invented" if devices is None else list(devices),
             )
+
+        if self._zygote is not None:
+            self._zygote.close()
+
+    def _spawn_rank(self, env: dict[str, str], cores: Sequence[int], log_file: Path) -> int:
+        """A cold start: a new process."""
+        argv = [
+            sys.executable, "-I", "-S", str(RANK_EXEC), str(os.getpid()), ",".join(map(str, cores)),
+            *self._spec.wrap, *self._spec.command,
+        ]  # fmt: skip
+        return os.posix_spawn(
+            sys.executable,
+            argv,
+            env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+        )
+
+    def _fork_rank(self, env: dict[str, str], cores: Sequence[int], log_file: Path) -> int | None:
+        """A warm start: a fork of the zygote. None: cold, and the log says why."""
+        if self._zygote is None:
+            return None
+        ready = self._zygote.poll_ready()
+        script = script_of(self._spec.command, self._spec.wrap, env.get("PATH", ""))
+        cold = "not ready" if ready is None else ready.cold or environment_fits(self._spec.env)
+        if script is None:
+            cold = "the command is no script of this Python"
+        if cold is None and script is not None:
+            request = Fork(os.getpid(), script, env, self._spec.cwd, tuple(cores), str(log_file))
+            try:
+                return self._zygote.fork(request)
+            except LaunchError as error:
+                cold = str(error)
+        log.warning("ranks start cold: %s", cold)
+        self._zygote.close()
+        self._zygote = None
+        return None
 
     # ---- while they run
 
@@ -414,20 +448,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         help='binding "slurm": take the GPUs and cores that the step shows',
     )
     args = parser.parse_args(argv)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return serve_trial(args.launch_file, args.node, slurm_picks=args.slurm_picks)
+
+
+def serve_trial(
+    launch_file: Path, node_name: str | None, *, slurm_picks: bool, zygote: ZygoteProcess | None = None
+) -> int:
+    """Be the supervisor of the incarnation that `launch_file` describes, to its end; the exit code."""
     try:
-        spec = msgspec.json.decode(args.launch_file.read_bytes(), type=LaunchSpec)
+        spec = msgspec.json.decode(launch_file.read_bytes(), type=LaunchSpec)
     except (OSError, msgspec.DecodeError) as error:
-        print(f"hpcsched supervisor: {args.launch_file}: {error}", file=sys.stderr)
+        print(f"hpcsched supervisor: {launch_file}: {error}", file=sys.stderr)
         return 2
-    node = next((each for each in spec.nodes if each.node == args.node), None)
+    node = next((each for each in spec.nodes if each.node == node_name), None)
     if node is None:
         names = ", ".join(each.node for each in spec.nodes)
-        print(
-            f"hpcsched supervisor: node {args.node} is not in {args.launch_file} ({names})", file=sys.stderr
-        )
+        print(f"hpcsched supervisor: node {node_name} is not in {launch_file} ({names})", file=sys.stderr)
         return 2
-    _log_to(RunFolder(Path(spec.run_dir)).supervisor_log(spec.trial_id, spec.incarnation, node.node))
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    log_to(RunFolder(Path(spec.run_dir)).supervisor_log(spec.trial_id, spec.incarnation, node.node))
     log.info(
         "supervisor of trial %d incarnation %d on %s: pid %d, %s",
         spec.trial_id, spec.incarnation, node.node, os.getpid(), json.dumps(_shown(os.environ)),
@@ -441,7 +480,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{spec.trial_id}.{spec.incarnation}.sup.{node.node}",
         )
         return Supervisor(
-            spec, node, environ=dict(os.environ), client=client, slurm_picks=args.slurm_picks
+            spec, node, environ=dict(os.environ), client=client, slurm_picks=slurm_picks, zygote=zygote
         ).run()
     except Exception as error:
         log.exception("the supervisor itself failed")
@@ -464,13 +503,15 @@ def _shown(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in names if name in environ}
 
 
-def _log_to(file: Path) -> None:
+def log_to(file: Path) -> None:
     """This process's own log, its standard output and error included (a traceback must not be lost)."""
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
+    )
 
 
 if __name__ == "__main__":
