@@ -7,7 +7,7 @@ one.
 
 The split comes at the first event at or after f T, or as soon as everybody has had its share. The best then is who has
 the best last score among the trials that can still go on (ties to the earlier; missing and non-finite scores last;
-nobody with a score yet: exploration goes on). All others are stopped for good; when they have left, the best one goes on
+nobody with a score yet: exploration goes on while anybody can). All others are stopped for good; when they have left, the best one goes on
 at the largest allowed size that fits, whether that pays or not. It grows once. If it fails there is no second.
 
 Policies are asked when something happens, so the split waits for the next event (a report, mostly) after f T, and the
@@ -88,14 +88,15 @@ class FixedSplit:
         return max(0, self._num_trials - self._num_added)
 
     def _choose(self, view: View) -> TrialView | None:
-        trials = [view.trial(trial_id) for trial_id in self._candidates]
+        """The best of those that can go on. Without a score a trial is chosen only when nobody has anything left to do."""
+        any_score = self._all_had_their_share(view)
         most = view.settings.max_iterations
-        scored = [
-            (-trial.score, trial.trial_id)
-            for trial in trials
-            if trial.score is not None and trial.training_iteration < most
+        ranked = [
+            (trial.score is None, -(trial.score or 0.0), trial.trial_id)
+            for trial in map(view.trial, self._candidates)
+            if trial.training_iteration < most and (any_score or trial.score is not None)
         ]
-        return view.trial(min(scored)[1]) if scored else None
+        return view.trial(min(ranked)[2]) if ranked else None
 
     # ---- trials come and go
 
@@ -189,9 +190,10 @@ class FixedSplit:
             return []
         self._best = best.trial_id
         self._best_waits = best.trial_id not in self._holding
+        score = "no score" if best.score is None else f"{best.score:.6g}"
         because = (
             f"exploration ended at {view.now:.6g} s: trial {best.trial_id} is the best of {len(self._candidates)} with "
-            f"{best.score:.6g}"
+            f"{score}"
         )
         decisions: list[Decision] = []
         for trial_id in self._candidates:

@@ -129,6 +129,18 @@ def test_a_metric_to_be_minimised_is_negated_before() -> None:
     assert preempted(hand.report(1, 1, 0.1)) == [(0, STOP)]
 
 
+def test_when_nobody_has_a_score_and_all_had_their_share_the_earliest_goes_on() -> None:
+    """f T = 8 s for 2 trials on 1 atom: 4 s each, three iterations of 1 s, all without the metric."""
+    world = TableWorld(
+        fixed_split(0.2, 2, max_iterations=9),
+        lambda trial, iteration: "missing",
+        num_atoms=1,
+        deadline_s=40.0,
+    )
+    scheduler = world.run()
+    assert [trial.training_iteration for trial in scheduler.trials] == [9, 3]
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     fraction=st.sampled_from([0.05, 0.3, 0.7, 1.0]),
