@@ -112,6 +112,7 @@ class LauncherTable(msgspec.Struct, frozen=True):
     max_steps: int
     interface: str | None
     warm: bool
+    spares_per_node: int
 
 
 class TimeoutsTable(msgspec.Struct, frozen=True):

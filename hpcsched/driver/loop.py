@@ -126,7 +126,7 @@ class Loop:
         self._file_deadline_s = file_deadline_s
         self._allocation_ends_s = allocation_ends_s
         self._warm = warm and environment_fits(spec.trial.env) is None
-        self._spares = Spares()
+        self._spares = Spares(spec.launcher.spares_per_node)
         self._timers = Timers()
         self._crews: dict[tuple[int, int], Crew] = {}
         self._pending: deque[_Pending] = deque()

@@ -1,7 +1,7 @@
 """Which spare waits on which node. Pure: no sockets, no clock.
 
-A spare is a supervisor in its own step that has imported torch and waits (design, "Warm start"). One a node is kept;
-an incarnation takes the spares of all its nodes, or starts cold. New ones are started once the incarnation that took
+A spare is a supervisor in its own step that has imported torch and waits (design, "Warm start"). So many a node are
+kept; an incarnation takes one on each of its nodes, or starts cold. New ones are started once the incarnation that took
 the last ones is up, so that imports do not slow its start. A node whose spares fail is left alone for ever longer.
 """
 
@@ -37,9 +37,10 @@ class _Failures(msgspec.Struct):
 class Spares:
     """One driver life's spares. Numbers are never used twice."""
 
-    def __init__(self, *, first_number: int = 0) -> None:
-        self._next = first_number
-        self._by_node: dict[str, _Spare] = {}
+    def __init__(self, per_node: int = 1) -> None:
+        self._per_node = per_node
+        self._next = 0
+        self._waiting: dict[int, _Spare] = {}
         self._failures: dict[str, _Failures] = {}
         self.cold: str | None = None
         """Why preloading does not work here: no more spares are started then."""
@@ -49,21 +50,25 @@ class Spares:
         if self.cold is not None:
             return []
         wanted = []
+        num_waiting: dict[str, int] = {}
+        for spare in self._waiting.values():
+            num_waiting[spare.node] = num_waiting.get(spare.node, 0) + 1
         for node in nodes:
             failures = self._failures.get(node)
-            if node in self._by_node or (failures is not None and now < failures.not_before):
+            if failures is not None and now < failures.not_before:
                 continue
-            self._by_node[node] = _Spare(self._next, node, heard_at=now)
-            wanted.append((self._next, node))
-            self._next += 1
+            for _ in range(self._per_node - num_waiting.get(node, 0)):
+                self._waiting[self._next] = _Spare(self._next, node, heard_at=now)
+                wanted.append((self._next, node))
+                self._next += 1
         return wanted
 
     def heard(self, number: int, now: float) -> None:
-        if spare := self._of(number):
+        if spare := self._waiting.get(number):
             spare.heard_at = now
 
     def ready(self, number: int, cold: str | None, now: float) -> None:
-        spare = self._of(number)
+        spare = self._waiting.get(number)
         if spare is None:
             return
         spare.heard_at = now
@@ -77,20 +82,25 @@ class Spares:
         """node -> number of the spares that an incarnation on `nodes` gets, now gone from here; None: start cold."""
         found = {}
         for node in nodes:
-            spare = self._by_node.get(node)
-            if spare is None or spare.state is not SpareState.READY or now - spare.heard_at > silent_after_s:
+            ready = [
+                spare.number
+                for spare in self._waiting.values()
+                if spare.node == node
+                and spare.state is SpareState.READY
+                and now - spare.heard_at <= silent_after_s
+            ]
+            if not ready:
                 return None
-            found[node] = spare.number
-        for node in nodes:
-            del self._by_node[node]
+            found[node] = ready[0]
+        for number in found.values():
+            del self._waiting[number]
         return found
 
     def lost(self, number: int, now: float) -> bool:
         """It has ended or could not be started; False when it is none that waits."""
-        spare = self._of(number)
+        spare = self._waiting.pop(number, None)
         if spare is None:
             return False
-        del self._by_node[spare.node]
         before = self._failures.get(spare.node)
         wait_s = FIRST_WAIT_S if before is None else min(LONGEST_WAIT_S, 2 * before.wait_s)
         self._failures[spare.node] = _Failures(now + wait_s, wait_s)
@@ -100,7 +110,7 @@ class Spares:
         """Numbers of spares not heard of for so long: to be killed; they do not count any more."""
         numbers = [
             spare.number
-            for spare in self._by_node.values()
+            for spare in self._waiting.values()
             if spare.state is not SpareState.STARTING and now - spare.heard_at > silent_after_s
         ]
         for number in numbers:
@@ -109,10 +119,7 @@ class Spares:
 
     def drop_all(self) -> list[tuple[int, str]]:
         """(number, node) of all that wait: no more are needed."""
-        dropped = [(spare.number, spare.node) for spare in self._by_node.values()]
-        self._by_node.clear()
+        dropped = [(spare.number, spare.node) for spare in self._waiting.values()]
+        self._waiting.clear()
         self.cold = self.cold or "no more trials will start"
         return dropped
-
-    def _of(self, number: int) -> _Spare | None:
-        return next((spare for spare in self._by_node.values() if spare.number == number), None)

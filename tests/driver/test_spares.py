@@ -28,6 +28,14 @@ def test_an_incarnation_takes_the_spares_of_all_its_nodes_or_none() -> None:
     assert spares.missing(["n1"], 2.0) == [(2, "n1")]
 
 
+def test_a_node_can_keep_several() -> None:
+    spares = Spares(per_node=2)
+    assert spares.missing(["n1"], 0.0) == [(0, "n1"), (1, "n1")]
+    spares.ready(1, None, 1.0)
+    assert spares.take(["n1"], 2.0, SILENT_S) == {"n1": 1}
+    assert spares.missing(["n1"], 2.0) == [(2, "n1")]
+
+
 def test_a_spare_that_has_not_preloaded_yet_is_not_taken() -> None:
     spares = Spares()
     spares.missing(["n1"], 0.0)
