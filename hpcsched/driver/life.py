@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -103,7 +104,7 @@ def run_experiment(
 ) -> Result:
     """Run (or go on with) one experiment to its end. Raises InputError before anything has been started."""
     spec, root = _spec_and_folder(request)
-    allocation = read_allocation(environ, run_command)
+    allocation = read_allocation(environ, run_command, hostname=socket.gethostname())
     local = _is_local(spec, allocation)
     if local:
         allocation = None
@@ -277,6 +278,8 @@ class _Life:
             machine = probed.machine
             for warning in probed.warnings:
                 self._say(warning)
+            if self._allocation is not None and self._allocation.no_kill is False and len(machine.nodes) > 1:
+                self._say("the job was not started with --no-kill: when one node dies, Slurm ends the whole job")
             channel = Channel(
                 endpoints=tuple(f"tcp://{address}:{server.port}" for address in self._addresses(machine)),
                 server_key_file=str(keys.server_public_file),
@@ -301,6 +304,7 @@ class _Life:
             gpus_per_node=atoms.gpus_per_node,
             driver_cores=0 if self._allocation is None else driver.driver_cores,
             driver_memory_mb=0 if self._allocation is None else driver.driver_memory_mb,
+            interface=self._spec.launcher.interface,
         )
         if self._allocation is None:
             return local_machine(atoms.num_atoms, options, self._environ, cache=self._folder.machine)
