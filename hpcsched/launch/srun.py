@@ -8,8 +8,11 @@ Theory. srun is a slow, failing service, and none of its words is proof. So:
   return at once;
 - after srun has ended, the step counts as gone only when `scontrol` says so. While the controller does not answer, the
   atoms stay where they are, and the thread asks again with growing pauses until it knows (`NodesGone`);
-- ending escalates: the supervisors (told by the driver's channel) get a moment; then `scancel JOB.STEP`; then SIGKILL of srun's
-  main process, which ends the tasks without the controller; then `scancel -s KILL`, again and again.
+- ending escalates: the supervisors (told by the driver's channel) get a moment; then `scancel JOB.STEP`; then a *sweep* of each
+  node, a helper step that kills and looks for itself; then SIGKILL of srun's main process; then `scancel -s KILL` and sweeps,
+  again and again;
+- a node that does not even take a sweep is silent. Then srun is left alone for a while: it ends by itself once Slurm has
+  declared the node dead, whereas the step of a killed srun stays for ever (seen on 22.05.8).
 
 Steps carry a name made of the run folder, trial and incarnation, so that the next driver life finds what this one left.
 """
@@ -40,7 +43,8 @@ from hpcsched.launch.probe import job_gpus_of
 from hpcsched.launch.processes import end_marked
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
 from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
-from hpcsched.launch.steps import Binding, Step, run_mark, spare_step, trial_steps
+from hpcsched.launch.steps import Binding, Step, helper_step, run_mark, spare_step, trial_steps
+from hpcsched.launch.sweep import GONE, marks_of
 from hpcsched.launch.tails import tail_of
 from hpcsched.launch.versions import abilities_of
 from hpcsched.launchspec import LaunchSpec, SpareSpec
@@ -51,6 +55,8 @@ log = logging.getLogger(__name__)
 
 ERROR_BYTES = 8000
 """Read from the end of srun's output."""
+MAX_SWEEPS = 8
+"""At once, over all incarnations."""
 SCANCEL_LIMIT_S = 15.0
 """`scancel -s KILL` has been seen to hang for 12 s at a dead node."""
 
@@ -77,6 +83,10 @@ class KillLimits(msgspec.Struct, frozen=True):
     """After SIGTERM to an srun that has no step yet."""
     settle_s: float = 3.0
     """srun has ended: so long Slurm may still show the step before it is told as unproven."""
+    sweep_s: float = 15.0
+    """Longest wait for a sweep of a node."""
+    node_s: float = 120.0
+    """So long srun may wait for Slurm to declare a node dead (SlurmdTimeout, often 300 s, or sooner)."""
     close_s: float = 30.0
     """Longest wait of `close` and `end_orphans`."""
     prove_s: float = 3600.0
@@ -100,7 +110,20 @@ class _StepRun:
         """srun has ended, or was never started."""
         self.result: StepEnded | None = None
         self.refusal: tuple[SrunError, str] | None = None
-        self.proven = False
+        self.mark_ids = (0, 0)
+        """What the environment of its processes names: trial and incarnation when it was created."""
+        self.gone: set[str] = set()
+        """Nodes where nothing of it runs any more: that was checked."""
+        self.lost: set[str] = set()
+        """Nodes that Slurm declared dead: it forgets their steps, but on a node that was only cut off the ranks run on."""
+
+    def step_is_gone(self) -> None:
+        """Slurm knows the step no more."""
+        self.gone.update(node for node in self.step.nodes if node not in self.lost)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        return tuple(node for node in self.step.nodes if node not in self.gone)
 
 
 class _Life:
@@ -168,6 +191,7 @@ class SrunLauncher:
         self._pace = Pace(pace, clock())
         self._lives: dict[tuple[int, int], _Life] = {}
         self._num_running = 0
+        self._sweeps = threading.Semaphore(MAX_SWEEPS)
 
     @property
     def binding(self) -> Binding:
@@ -211,7 +235,7 @@ class SrunLauncher:
                     life.runs.append(run)
                     if run.result is not None or run.refusal is not None:  # it had ended meanwhile
                         run.refusal = None
-                        run.result = self._ended(run, 1, "the spare had ended", proven=run.proven)
+                        run.result = self._ended(run, 1, "the spare had ended")
                         ended.append(run.result)
             life.final += ended
             if len(ended) == len(life.runs):
@@ -287,7 +311,8 @@ class SrunLauncher:
         if run.process is None:
             run.exited.set()
             if run.result is None and run.refusal is None:
-                run.result = self._ended(run, 0, "cancelled before it was started", proven=True)
+                run.gone.update(run.step.nodes)
+                run.result = self._ended(run, 0, "cancelled before it was started")
             self._step_is_over(run)
             return
         code = run.process.wait()
@@ -297,26 +322,29 @@ class SrunLauncher:
             self._creation_over(run)
         text = tail_of(run.log_file, ERROR_BYTES)
         lost = {node for text_list in failed_nodelists(text) for node in expand_nodelist(text_list)}
+        run.lost.update(lost)
         for node in sorted(lost):
             self._notify(NodeLost(node, f"Slurm says: Node failure on {node}"))
         log.info("step %s (%s) ended with code %d", run.step.name, run.step_id, code)
         kind = classify(text)
-        failed_to_start = code != 0 and not run.heard and not lost and not run.life.cancelled
+        failed_to_start = code != 0 and not run.heard and not run.life.cancelled
         if failed_to_start and kind.whose == "slurm":
             # Refused before there was a step; to ask Slurm about it now would only take its time.
             run.refusal = (kind, text)
-            run.proven = True
+            run.gone.update(run.step.nodes)
             self._step_is_over(run)
             return
-        proven = self._prove(run, self._limits.settle_s)
+        if self._step_gone(run, self._limits.settle_s):
+            run.step_is_gone()
+        else:
+            self._sweep(run)
         with self._lock:  # a spare may be adopted just now
-            if failed_to_start and proven:
+            if failed_to_start and not run.left:
                 run.refusal = (kind, text)
             else:
-                run.result = self._ended(run, code, text, proven=proven)
+                run.result = self._ended(run, code, text)
         self._step_is_over(run)
-        if not proven and self._prove(run, self._limits.prove_s, escalate=True):
-            self._notify(NodesGone(*run.life.ids, run.step.nodes))
+        self._prove_the_rest(run)
 
     def _take_turn(self, life: _Life) -> bool:
         """Wait until a step may be created; False when the incarnation was cancelled meanwhile."""
@@ -334,10 +362,12 @@ class SrunLauncher:
 
     def _create(self, run: _StepRun) -> None:
         run.creating = True
+        run.mark_ids = run.life.ids
+        env = self._environ | marks_of(str(self._folder.root), *run.mark_ids)
         try:
             with run.log_file.open("ab") as output:
                 process = subprocess.Popen(
-                    run.step.argv, env=self._environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                    run.step.argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )  # fmt: skip
         except OSError as error:
             with self._lock:
@@ -347,7 +377,7 @@ class SrunLauncher:
                 SrunError("", "site", 30.0, "srun could not be run"),
                 f"{run.step.argv[0]}: {error}",
             )
-            run.proven = True
+            run.gone.update(run.step.nodes)
             return
         log.info("step %s: srun %d: %s", run.step.name, process.pid, " ".join(run.step.argv))
         with self._lock:
@@ -356,8 +386,9 @@ class SrunLauncher:
         if cancelled:  # between its turn and now
             self._thread(self._kill_step, run, 0.0)
 
-    def _ended(self, run: _StepRun, code: int, text: str, *, proven: bool) -> StepEnded:
-        return StepEnded(*run.life.ids, code, text[-2000:], run.step.nodes if proven else ())
+    def _ended(self, run: _StepRun, code: int, text: str) -> StepEnded:
+        gone = tuple(node for node in run.step.nodes if node in run.gone)
+        return StepEnded(*run.life.ids, code, text[-2000:], gone)
 
     def _step_is_over(self, run: _StepRun) -> None:
         """Tell the driver; a refusal only once the other steps of the incarnation are over, too."""
@@ -392,21 +423,70 @@ class SrunLauncher:
         words = text.strip()[-1500:] or "srun said nothing"
         return StepRefused(*life.ids, f"{words}\n({kind.advice})", delay_s, kind.whose)
 
-    def _prove(self, run: _StepRun, limit_s: float, *, escalate: bool = False) -> bool:
-        """Ask Slurm until the step is gone; with `escalate` kill it again and again meanwhile."""
+    # ---- proof
+
+    def _step_gone(self, run: _StepRun, limit_s: float) -> bool:
+        """Ask Slurm until it says that the step is gone; it may show it for a moment after its end."""
         end = self._clock() + limit_s
         pause_s = 0.05
         while True:
             presence, run.step_id = presence_of(run.step_id, run.step.name, self._job_id, self._environ)
             if presence is Presence.GONE:
-                run.proven = True
                 return True
             if self._clock() + pause_s > end:
                 return False
-            if escalate and presence is Presence.ALIVE and run.step_id is not None:
-                self._scancel(run.step_id, force=True)
             self._wait(pause_s)
-            pause_s = min(2 * pause_s, 15.0 if escalate else 0.8)
+            pause_s = min(2 * pause_s, 0.8)
+
+    def _sweep(self, run: _StepRun) -> tuple[str, ...]:
+        """Look on each node that is left, all at once; those where nothing runs any more."""
+        nodes = run.left
+        found: list[str] = []
+
+        def look(node: str) -> None:
+            if self._sweep_node(run, node):
+                found.append(node)
+
+        threads = [threading.Thread(target=look, args=(node,), daemon=True) for node in nodes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        run.gone.update(found)
+        return tuple(node for node in nodes if node in run.gone)
+
+    def _sweep_node(self, run: _StepRun, node: str) -> bool:
+        ids = map(str, run.mark_ids)
+        command = (self._python, "-P", "-m", "hpcsched.launch.sweep", str(self._folder.root), *ids, node)
+        name = f"{run_mark(str(self._folder.root))}sweep"
+        step = helper_step(node, command, name=name, srun_args=self._srun_args)
+        with self._sweeps:
+            try:
+                said = run_command(step.argv, timeout_s=self._limits.sweep_s, env=self._environ)
+            except CommandError as error:
+                log.info("sweep of %s: %s", node, error)
+                return False
+        return GONE in said
+
+    def _prove_the_rest(self, run: _StepRun) -> None:
+        """Kill and ask, with growing pauses, until nothing is left on any node."""
+        end = self._clock() + self._limits.prove_s
+        pause_s = 0.5
+        while run.left and self._clock() < end:
+            self._wait(pause_s)
+            pause_s = min(2 * pause_s, 30.0)
+            presence, run.step_id = presence_of(run.step_id, run.step.name, self._job_id, self._environ)
+            if presence is Presence.UNKNOWN:
+                continue  # the controller is away: a sweep could not be started either
+            before = run.left
+            if presence is Presence.GONE:
+                run.step_is_gone()
+            elif run.step_id is not None:
+                self._scancel(run.step_id, force=True)
+            self._sweep(run)
+            nodes = tuple(node for node in before if node in run.gone)
+            if nodes:
+                self._notify(NodesGone(*run.life.ids, nodes))
 
     # ---- hello
 
@@ -445,23 +525,29 @@ class SrunLauncher:
             self._thread(self._kill_step, run, self._limits.grace_s if grace_s is None else grace_s)
 
     def _kill_step(self, run: _StepRun, grace_s: float) -> None:
+        limits = self._limits
         if run.exited.wait(grace_s if run.heard else 0.0):
             return
         presence, step_id = presence_of(run.step_id, run.step.name, self._job_id, self._environ)
         if step_id is not None:
             run.step_id = step_id
+        if run.process is None:
+            return  # `_create` looks whether it was cancelled
         if presence is Presence.ALIVE and step_id is not None:
             self._thread(self._scancel, step_id)
-            if run.exited.wait(self._limits.scancel_s):
+            if run.exited.wait(limits.scancel_s):
                 return
-        elif run.process is not None:
+            gone = self._sweep(run)
+            if gone:
+                self._notify(NodesGone(*run.life.ids, gone))
+            if run.exited.wait(limits.node_s if run.left else 0.0):
+                return
+        else:
             run.process.terminate()
-            if run.exited.wait(self._limits.srun_s):
+            if run.exited.wait(limits.srun_s):
                 return
-        if run.process is not None:
-            log.warning("step %s: srun does not end; SIGKILL", run.step.name)
-            run.process.kill()  # its second process then ends the tasks; `_prove` looks after them
-        # From here on the thread that waits for srun escalates.
+        log.warning("step %s: srun does not end; SIGKILL", run.step.name)
+        run.process.kill()  # its second process then ends the tasks, and the thread that waits for it looks after the rest
 
     def _scancel(self, step_id: str, force: bool = False) -> None:
         """Judge by the step, not by what scancel says: it complains about steps that it does signal."""

@@ -41,7 +41,7 @@ TABLE: tuple[SrunError, ...] = (
         "slurm", 5.0, "a node of the placement is down, or is no longer the job's",
     ),
     SrunError(
-        r"Task launch for .*failed|Application launch failed|Communication connection failure|Unable to resolve|No route to host"
+        r"Node failure on|Task launch for .*failed|Application launch failed|Communication connection failure|Unable to resolve|No route to host"
         r"|Timed out waiting for job step to complete|slurmd is not responding",
         "slurm", 3.0, "slurmd of a node did not start the task; the node may be failing",
     ),

@@ -176,8 +176,8 @@ def run_step(options: dict, nodes: list[str], command: list[str], job_id: str, t
     if daemon_pid == 0:
         os.close(read_end)
         os.setsid()
-        with os.fdopen(write_end, "w") as out:
-            Daemon(step_id, nodes, gpus, options, command, out, told).run()
+        out = os.fdopen(write_end, "w")
+        Daemon(step_id, nodes, gpus, options, command, out, told).run()
         os._exit(0)
     os.close(write_end)
     helper_read, helper_write = os.pipe()
@@ -274,8 +274,13 @@ class Daemon:
         self.tasks: dict[int, tuple[int, str]] = {}
         self.terminate_at: float | None = None
         self.kill_all = False
+        self.ordered = False
+        """Somebody wanted it ended: an unkillable step stays then."""
         self.dead_since: float | None = None
         self.relayed: list[int] = []
+
+    def kill_order(self, *_: object) -> None:
+        self.kill_all = self.ordered = True
 
     def say(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -284,7 +289,7 @@ class Daemon:
 
     def run(self) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "kill_all", True))
+        signal.signal(signal.SIGUSR1, self.kill_order)
         signal.signal(signal.SIGTERM, lambda *_: self.relayed.append(signal.SIGTERM))
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         write(self.file, json.loads(self.file.read_text()) | {"daemon": os.getpid()})
@@ -335,7 +340,7 @@ class Daemon:
                     self.signal_all(signal.SIGKILL)
         while any(node in behaviour()["dead_nodes"] for node in self.nodes) and not self.node_failed():
             time.sleep(POLL_S)
-        while behaviour()["unkillable"]:
+        while self.ordered and behaviour()["unkillable"]:
             time.sleep(POLL_S)
         code = max(codes.values(), default=0)
         if self.dead_since is not None:

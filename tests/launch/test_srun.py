@@ -207,7 +207,7 @@ def test_a_dead_node_is_told_and_the_living_ones_are_proven_gone(
     """The step that touched it ends everywhere; steps elsewhere run on."""
     with contextlib.ExitStack() as stack:
         if kind == "fake":
-            world = stack.enter_context(fake_world(tmp_path / "run"))
+            world = stack.enter_context(fake_world(tmp_path / "run", node_fail_s=8.0))
         else:
             world = stack.enter_context(real_world(request.getfixturevalue("cluster"), tmp_path / "run"))
         launcher = world.launcher()
@@ -222,11 +222,12 @@ def test_a_dead_node_is_told_and_the_living_ones_are_proven_gone(
                 world.cluster.kill_node("n4")
             # Slurm notices after SlurmdTimeout; the driver does not wait for that and ends the incarnation itself.
             launcher.kill(0, 1)
-            ended = world.driver.one(StepEnded, trial_id=0, limit_s=60)
-            gone = set(ended.proven_gone_nodes) | {
-                node for notice in world.driver.wait_for(NodesGone, trial_id=0, limit_s=60) for node in notice.nodes
-            } if not ended.proven_gone_nodes else set(ended.proven_gone_nodes)  # fmt: skip
-            assert "n3" in gone
+            world.driver.one(NodesGone, trial_id=0, limit_s=60)
+            gone = {node for notice in world.driver.all_of(NodesGone, trial_id=0) for node in notice.nodes}
+            assert gone == {"n3"}
+            assert alive(other)
+            # srun is left alone: it ends by itself, and n4 stays unproven.
+            assert world.driver.one(StepEnded, trial_id=0, limit_s=120).proven_gone_nodes == ("n3",)
             assert alive(other)
             launcher.start(world.spec(WAITS, {"n4": [1]}, trial_id=2))
             refused = world.driver.one(StepRefused, trial_id=2, limit_s=90)
@@ -329,17 +330,31 @@ def test_an_srun_that_hangs_and_prints_nothing_is_ended_by_kill(fake: World) -> 
 
 
 def test_a_step_that_does_not_die_stays_unproven_until_it_does(fake: World) -> None:
-    launcher = fake.launcher(limits=KillLimits(grace_s=0.1, scancel_s=0.2, srun_s=0.2, settle_s=0.3))
+    limits = KillLimits(grace_s=0.1, scancel_s=0.2, srun_s=0.2, settle_s=0.3, sweep_s=0.3, node_s=0.2)
+    launcher = fake.launcher(limits=limits)
     launcher.start(fake.spec(WAITS, {"n1": [0]}))
     pid = fake.driver.one(RanksStarted).pids[0]
-    slurm_of(fake).set(unkillable=True)
+    slurm_of(fake).set(unkillable=True, hang=True)  # nor does a sweep get through
     launcher.kill(0, 1)
     assert fake.driver.one(StepEnded).proven_gone_nodes == ()
     assert alive(pid)
     assert not fake.driver.all_of(NodesGone)
-    slurm_of(fake).set(unkillable=False)
+    slurm_of(fake).set(unkillable=False, hang=False)
     assert fake.driver.one(NodesGone).nodes == ("n1",)
     assert not alive(pid)
+
+
+def test_a_step_that_slurm_cannot_end_is_ended_and_proven_by_a_sweep_of_its_node(fake: World) -> None:
+    launcher = fake.launcher(
+        limits=KillLimits(grace_s=0.1, scancel_s=0.2, srun_s=0.2, settle_s=0.3, node_s=0.2)
+    )
+    launcher.start(fake.spec(WAITS, {"n1": [0], "n2": [0]}))
+    pids = [pid for started in fake.driver.wait_for(RanksStarted, num=2) for pid in started.pids.values()]
+    slurm_of(fake).set(unkillable=True)
+    launcher.kill(0, 1)
+    gone = {node for notice in fake.driver.wait_for(NodesGone) for node in notice.nodes}
+    assert gone == {"n1", "n2"}
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_no_more_steps_are_under_way_than_allowed(fake: World) -> None:
