@@ -421,6 +421,22 @@ def test_a_reserved_atom_that_goes_down_changes_the_plan() -> None:
     assert talk.exited(0) == ["StartTrial 0.2 on 0,1,2 from 1"]
 
 
+def test_an_own_atom_that_is_set_aside_on_the_way_to_a_resize_is_not_used_again() -> None:
+    """Fault tried: `_settle` that asks only for silent nodes, not whether the atoms are still usable."""
+    talk = growing()
+    talk.send(MachineChanged(2.0, down=(AtomId(0),)))
+    assert talk.exited(0) == ["StartTrial 0.2 on 1,2,3"]
+
+
+def test_an_interrupted_trial_takes_an_allowed_size_of_what_is_left() -> None:
+    """Four atoms wanted, three are up, sizes are 1, 2, 4. Fault tried: `next_interrupted` without `sizes.floor`."""
+    talk = growing(multiple_of=2)
+    talk.leaves(0)
+    assert talk.scheduler.trials[0].num_atoms == 4
+    talk.send(MachineChanged(2.0, down=(AtomId(3),)))
+    assert talk.exited(0, Outcome.NODE_FAILED) == ["StartTrial 0.3 on 0,1 from 1"]
+
+
 def test_a_silent_node_changes_the_plan() -> None:
     talk = growing()
     assert talk.exited(0, unproven=[0]) == ["StartTrial 0.2 on 1,2,3"]
