@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hpcsched.core.events import Config, ResultReported
 from hpcsched.core.settings import AshaSettings
-from hpcsched.sim.paper import PaperCurve, PaperWorkload
+from hpcsched.sim.noise import Noise, TrialNoise
+from hpcsched.sim.paper import PaperWorkload
 from hpcsched.sim.simulate import simulate
 from tests.support.simple_asha import Result, simple_asha
 from tests.support.simulated import Log, paper_settings
@@ -20,13 +21,33 @@ def step_s(trial_id: int) -> float:
     return 0.1 + 0.000_7 * math.sqrt(trial_id)
 
 
-class OwnPace(PaperWorkload):
-    """The paper's trials, each with a step of its own."""
+class Restless:
+    """Scores that change their order from iteration to iteration, so that every rung promotes others."""
 
-    def curve(self, trial_id: int, config: Config) -> PaperCurve:
-        curve = super().curve(trial_id, config)
-        curve.step_s = step_s(trial_id)
-        return curve
+    length: int | None = None
+    recorded: int | None = None
+
+    def __init__(self, seed: int, trial_id: int) -> None:
+        self.step_s: float | None = step_s(trial_id)
+        self._noise = TrialNoise(Noise(seed), trial_id)
+
+    def metric(self, iteration: int) -> float:
+        return self._noise.z(iteration)
+
+    def duration_s(self, iteration: int) -> float:
+        assert self.step_s is not None
+        return self.step_s
+
+
+class OwnPace(PaperWorkload):
+    """Restless trials, each with a step of its own."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._own_seed = seed
+
+    def curve(self, trial_id: int, config: Config) -> Restless:  # type: ignore[override]  # another curve on purpose
+        return Restless(self._own_seed, trial_id)
 
 
 def both(
@@ -78,7 +99,8 @@ def test_asha_is_what_its_definition_says(
 ) -> None:
     """The same results of the same trials at the same times, to the end of the search.
 
-    Seen to fail with floor(n / eta) replaced by ceil(n / eta) in the rungs, and with rungs scanned from the lowest up.
+    Seen to fail with floor(n / eta) replaced by ceil(n / eta) in the rungs. (In which order rungs are scanned cannot show here:
+    without faults at most one trial is promotable when a worker becomes free; tests/core has that case.)
     """
     found, expected = both(seed, num_trials, num_workers, r, r * factor, eta, deadline_s)
     assert found == expected
@@ -86,5 +108,5 @@ def test_asha_is_what_its_definition_says(
 
 def test_a_larger_search_too() -> None:
     found, expected = both(3, 400, 16, 1, 81, 3, 1e9)
-    assert len(expected) > 2000
+    assert len(expected) > 1500
     assert found == expected

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcsched.core.actions import StartTrial
 from hpcsched.core.enums import ExperimentState, Mode, TrialState
-from hpcsched.core.events import CheckpointSaved, Config, NodeDown, ResultReported, TrialExited
+from hpcsched.core.events import CheckpointSaved, Config, NodeDown, ResultReported, TrialExited, TrialStarted
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.settings import (
     AshaSettings,
@@ -114,12 +114,12 @@ def run(case: dict[str, Any], **changed: Any) -> tuple[SimulatedRun, Scheduler, 
 
 
 @given(cases())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_atoms_are_conserved_and_every_run_comes_to_its_end(case: dict[str, Any]) -> None:
     """At every event each atom has at most one owner and is held or reserved exactly when it has one, sizes are allowed, the
     world never sees two trials on one atom, and the run ends by the deadline (a wait for ever is `SimulationStuckError`).
 
-    Seen to fail with: atoms of a resize released twice; a killed trial's atoms not quarantined; the KILL_WAIT timer not set.
+    Seen to fail with the atoms of a silent node given out.
     """
     outcome, scheduler, _ = run(case)
     assert outcome.state in (ExperimentState.FINISHED, ExperimentState.FAILED)
@@ -130,19 +130,17 @@ def test_atoms_are_conserved_and_every_run_comes_to_its_end(case: dict[str, Any]
 
 
 @given(cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_same_seed_gives_the_same_log(case: dict[str, Any]) -> None:
-    """Byte for byte. Seen to fail with a set of trials iterated over by hash of a string, and with unseeded randomness."""
+    """Byte for byte (the random allocation is in test_trials_that_grow_and_crash_...)."""
     assert run(case)[2].encoded() == run(case)[2].encoded()
 
 
 @given(cases(), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_a_core_that_is_fed_the_log_so_far_has_the_same_future(case: dict[str, Any], part: float) -> None:
-    """Replay to any event gives the same actions from there on: all of the core's state comes from its events.
-
-    Seen to fail with a decision that depends on the order of a set, and with a counter kept in the class.
-    """
+    """Replay to any event gives the same actions from there on: all of the core's state comes from its events, and events
+    survive their encoding. Seen to fail with the size of an interrupted trial not rounded (the core's own assertion)."""
     _, _, log = run(case)
     cut = int(part * len(log.pairs))
     again = Scheduler(case["settings"])
@@ -179,9 +177,9 @@ class NegatedCurve:
 
 
 @given(cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_max_and_negated_min_decide_the_same(case: dict[str, Any]) -> None:
-    """Seen to fail with the sign of the metric forgotten in the rank of the allocation."""
+    """Seen to fail with the sign of the metric forgotten."""
     best, _, log = run(case)
     other = msgspec.structs.replace(case["settings"], mode=Mode.MIN)
     best_min, _, log_min = run(case, settings=other, workload=Negated(case["seed"]))
@@ -202,10 +200,10 @@ def test_max_and_negated_min_decide_the_same(case: dict[str, Any]) -> None:
 
 
 @given(cases())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nobody_starves(case: dict[str, Any]) -> None:
     """When a search without a deadline is over, no trial is left PENDING: every configuration ran, failed, or was dropped by
-    name. Seen to fail with a retry that is put at the end of a queue which nobody looks at."""
+    name. Seen to fail with interrupted trials never looked at, and with no limit on a start or on silence."""
     quiet = msgspec.structs.replace(case["faults"], node_rate=0.0, node_back_s=None)
     outcome, scheduler, _ = run(case, deadline_s=None if _ends(case) else 60.0, faults=quiet)
     if outcome.state is ExperimentState.FINISHED and _ends(case):
@@ -221,19 +219,71 @@ def _ends(case: dict[str, Any]) -> bool:
 @given(cases())
 @settings(max_examples=60, deadline=None)
 def test_nothing_starts_at_or_after_the_deadline_or_on_a_lost_node(case: dict[str, Any]) -> None:
-    """Seen to fail with starts allowed after the drain began, and with a down node's atoms given out."""
+    """Nor anything that could not report before it, once a start and an iteration have been seen. Seen to fail with the deadline
+    not asked before a start, and with a down node's atoms given out."""
     _, _, log = run(case)
+    started = reported = False
     down: set[str] = set()
     node_of = {atom.atom_id: atom.node for atom in case["machine"].atoms}
     for event, actions in log.pairs:
+        started = started or isinstance(event, TrialStarted)
+        reported = reported or isinstance(event, ResultReported)
         if isinstance(event, NodeDown):
             down.add(event.node)
         elif type(event).__name__ == "NodeUp":
             down.discard(event.node)  # type: ignore[union-attr]  # it has one
         for action in actions:
             if isinstance(action, StartTrial):
-                assert event.time < case["deadline_s"], f"{action} at {event.time}"
+                needs_s = 0.0
+                if started and reported:
+                    needs_s = case["world"].start_up_s + 0.1 / len(action.placement.atoms)
+                assert event.time + needs_s < case["deadline_s"] + 1e-6, f"{action} at {event.time}"
                 assert not {node_of[atom] for atom in action.placement.atoms} & down
+
+
+def growing(seed: int, allocation: str) -> dict[str, Any]:
+    """A search in which trials grow, shrink, crash and meet again on few atoms."""
+    policy = HyperSchedSettings(
+        allocation=allocation,  # type: ignore[arg-type]  # one of the words of the caller
+        cool_down=seed % 3,
+        entrance=("closing", "reversible")[seed % 2],  # type: ignore[arg-type]  # one of the words
+        keep_paused=seed % 4 > 1,
+    )
+    return {
+        "settings": paper_settings(
+            policy,
+            grace_period=2,
+            max_iterations=200,
+            reduction_factor=2,
+            multiple_of=2,
+            num_trials=6 + seed % 5,
+            timeouts=LIMITS,
+            retries=RetrySettings(crashed=50, node_failed=50, launch_failed=50, fail_fast=0),
+            seed=seed,
+        ),
+        "machine": simulated_machine(5 + seed % 6, 4),
+        "deadline_s": 12.0,
+        "faults": FaultSettings(
+            crash_rate=0.15, node_rate=0.02, node_back_s=1.0, unproven=0.2, late_exit=0.2, late_exit_s=0.3
+        ),
+        "fault_seed": seed,
+        "world": WorldSettings(start_up_s=0.2, save_s=0.3 * (seed % 2)),
+        "seed": seed,
+    }
+
+
+@pytest.mark.parametrize("allocation", ["uniform", "top", "softmax", "random"])
+def test_trials_that_grow_and_crash_keep_the_books_straight(allocation: str) -> None:
+    """Every check of `Watcher` (owners, states, allowed sizes) over thousands of events with resizes, and the same log again.
+
+    Seen to fail with the size of an interrupted trial not rounded to an allowed one, and with randomness that has no seed.
+    """
+    num_resizes = 0
+    for seed in range(8):
+        outcome, _, log = run(growing(seed, allocation))
+        num_resizes += outcome.num_resizes
+        assert run(growing(seed, allocation))[2].encoded() == log.encoded()
+    assert num_resizes > 10
 
 
 def test_a_crashed_trial_goes_on_from_its_last_checkpoint() -> None:
@@ -286,6 +336,25 @@ def test_a_hung_trial_is_killed_and_tried_again() -> None:
     exits = [event for event, _ in log.pairs if isinstance(event, TrialExited)]
     assert exits[0].outcome.value == "killed"
     assert len(log.starts()) >= 2
+
+
+def test_nobody_waits_for_a_step_that_never_dies() -> None:
+    """Every incarnation hangs at once and no kill ends it: after 4 s of silence and 1 s for the kill the atom is quarantined and
+    the trial tried again on another one; its 3 retries used up it has failed, long before the dead steps end (1e9 s).
+
+    Seen to fail with the KILL_WAIT timer not set.
+    """
+    outcome, scheduler, log = run_watched(
+        paper_settings(FifoSettings(), num_trials=1, retries=PATIENT, timeouts=LIMITS),
+        PaperWorkload(1),
+        simulated_machine(6),
+        deadline_s=None,
+        faults=FaultSettings(hang_rate=1e9, late_exit=1.0, late_exit_s=1e9),
+    )
+    atoms = [start.placement.atoms for start in log.starts()]
+    assert len(set(atoms)) == len(atoms) == 4
+    assert scheduler.trials[0].state is TrialState.FAILED
+    assert outcome.finished_s == pytest.approx(4 * 5.0, abs=0.1)
 
 
 def test_a_world_without_faults_is_the_same_with_the_fault_code_in_it() -> None:
