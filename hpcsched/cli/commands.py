@@ -23,6 +23,8 @@ COMMANDS: dict[str, Command] = {
     "explain": Command(
         "hpcsched.cli.explain:command", "Say why a trial waits, was paused, resized or stopped."
     ),
+    "stop": Command("hpcsched.cli.stop:command", "End a live run in order, or one of its trials."),
+    "extend": Command("hpcsched.cli.extend:command", "Make a live run's deadline later."),
     "logs": Command("hpcsched.cli.logs:command", "Print what the ranks of a trial wrote."),
     "report": Command("hpcsched.cli.report:command", "Write figures and a page about a run."),
     "replay": Command(

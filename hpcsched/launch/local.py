@@ -128,7 +128,8 @@ class LocalLauncher:
             ).start()
 
     def end_orphans(self) -> list[str]:
-        found, gone = end_marked({"HPCSCHED_RUN_DIR": str(self._folder.root)}, limit_s=GONE_LIMIT_S)
+        marks = {"HPCSCHED_RUN_DIR": str(self._folder.root)}
+        found, gone = end_marked(marks, limit_s=GONE_LIMIT_S, logs_under=self._folder.trials)
         return [f"process {process.pid}{'' if gone else ' (may still be ending)'}" for process in found]
 
     def close(self) -> None:
@@ -153,9 +154,10 @@ class LocalLauncher:
         # forked may live on.
         with self._lock:
             marks = list(launch.marks)
+            own = self._folder.incarnation(*launch.ids)
         gone = True
         for mark in marks:
-            gone = end_marked(mark, limit_s=GONE_LIMIT_S)[1] and gone
+            gone = end_marked(mark, limit_s=GONE_LIMIT_S, logs_under=own)[1] and gone
         with self._lock:
             launch.ended = StepEnded(
                 *launch.ids, code, tail_of(launch.log) if code else "", (launch.node,) if gone else ()

@@ -68,17 +68,44 @@ def environment_of(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in items}
 
 
-def marked(marks: Mapping[str, str], *, exclude: Iterable[int] = ()) -> list[Process]:
-    """Live processes of this user whose environment holds all of `marks`, without this one, those above it, and `exclude`."""
+def marked(
+    marks: Mapping[str, str], *, exclude: Iterable[int] = (), logs_under: Path | None = None
+) -> list[Process]:
+    """Live processes of this user whose environment holds all of `marks`, without this one, those above it, and `exclude`.
+
+    With `logs_under` also those that hold a rank's log below that folder open for writing: a script may start what it
+    likes with an empty environment and a session of its own, yet what it starts inherits its standard output.
+    """
     skip = {*_ancestors(), *exclude}
     found = []
     for process in all_processes():
         if process.pid in skip or process.state in "ZX":
             continue
         env = environment_of(process.pid)
-        if env and all(env.get(name) == value for name, value in marks.items()):
+        if (env and all(env.get(name) == value for name, value in marks.items())) or (
+            logs_under is not None and writes_rank_log(process.pid, logs_under)
+        ):
             found.append(process)
     return found
+
+
+def writes_rank_log(pid: int, folder: Path) -> bool:
+    """Whether it holds a rank-R.log below `folder` open for writing. (Who only reads one, such as a pager, does not count.)"""
+    start = f"{folder}/"
+    try:
+        descriptors = list((PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return False
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            target = str(descriptor.readlink()).removesuffix(" (deleted)")
+            if not target.startswith(start) or not Path(target).match("rank-*.log"):
+                continue
+            info = (PROC / str(pid) / "fdinfo" / descriptor.name).read_text()
+            flags = int(info.partition("flags:")[2].split()[0], 8)
+            if flags & os.O_ACCMODE != os.O_RDONLY:
+                return True
+    return False
 
 
 def _ancestors() -> list[int]:
@@ -101,14 +128,14 @@ def kill_process(process: Process) -> bool:
 
 
 def end_marked(
-    marks: Mapping[str, str], *, limit_s: float, exclude: Iterable[int] = ()
+    marks: Mapping[str, str], *, limit_s: float, exclude: Iterable[int] = (), logs_under: Path | None = None
 ) -> tuple[list[Process], bool]:
-    """SIGKILL all that carry `marks` until none is left. (what was found, whether all are gone)."""
+    """SIGKILL all that `marked` finds until none is left. (what was found, whether all are gone)."""
     end = time.monotonic() + limit_s
     pause_s = 0.005
     found: dict[tuple[int, int], Process] = {}
     while True:
-        alive = marked(marks, exclude=exclude)
+        alive = marked(marks, exclude=exclude, logs_under=logs_under)
         if not alive:
             return list(found.values()), True
         if time.monotonic() > end:

@@ -17,16 +17,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
+import msgspec
 import pytest
 
 from hpcsched.core import events as ev
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Note, Step
+from hpcsched.eventlog.replay import replay
+from hpcsched.eventlog.status import read_status
+from hpcsched.report.story import tell, text_of
 from hpcsched.runfolder import RunFolder
 from tests.support.cluster import Allocation
 
@@ -115,6 +119,8 @@ def light_job(
     trial: str = "",
     scheduler: str = "",
     experiment: str = "",
+    launcher: str = "",
+    warm: bool = False,
 ) -> Job:
     """Trials of `light_trial.py`, one a config (what it leaves out is as in DEFAULTS)."""
     made = job(
@@ -136,6 +142,9 @@ reduction_factor = 3
 {scheduler}
 [atoms]
 {"" if num_atoms is None else f"num_atoms = {num_atoms}"}
+[launcher]
+warm = {"true" if warm else "false"}
+{launcher}
 [search]
 sampler = "list"
 list_file = "configs.jsonl"
@@ -159,7 +168,6 @@ class Run:
     out_file: Path
     err_file: Path
     inside: Allocation | None = None
-    _status: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> RunFolder:
@@ -247,15 +255,13 @@ class Run:
 
     @property
     def status(self) -> dict[str, Any]:
-        done = self.command("status", str(self.job.run_dir), "--json")
-        assert done.returncode == 0, done.stderr
-        status: dict[str, Any] = json.loads(done.stdout)
+        """What `hpcsched status RUN --json` prints."""
+        status: dict[str, Any] = json.loads(msgspec.json.encode(read_status(self.folder).status))
         return status
 
     def explain(self, trial_id: int) -> str:
-        done = self.command("explain", str(self.job.run_dir), str(trial_id))
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        """What `hpcsched explain RUN TRIAL` prints."""
+        return text_of(tell(read_journal(self.folder), trial_id))
 
     def outcomes(self) -> dict[int, list[str]]:
         """Outcomes of the incarnations of each trial, in order."""
@@ -295,8 +301,9 @@ class Run:
         assert lease["released"], lease
 
     def check_replay(self) -> None:
-        replayed = self.command("replay", str(self.job.run_dir))
-        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+        """Equal, or ReplayDiffersError (what `hpcsched replay` prints)."""
+        result = replay(self.folder)
+        assert result.num_events == len(self.steps())
 
     def check_best(self) -> None:
         """best/ is the checkpoint that status names, whole, and its numbers are those of the log."""
