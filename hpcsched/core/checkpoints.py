@@ -1,7 +1,7 @@
 """Which checkpoints stay, and which one is the best.
 
-A trial keeps its latest (it restarts from there) and, while it lives, its best. The published best is kept wherever
-it is. What an incarnation that is starting restores from is never deleted under its feet. A PAUSED trial keeps its
+A trial keeps its latest (it restarts from there, and an incarnation that is starting restores from there) and, while it
+lives, its best. The published best is kept wherever it is. A PAUSED trial keeps its
 latest, a COMPLETED one its best and latest, a STOPPED or FAILED one nothing but the published best.
 """
 
@@ -54,7 +54,6 @@ def superfluous(trial: Trial, best: Best | None) -> list[CheckpointRef]:
         needed.add(best.checkpoint)
     if trial.state not in {TrialState.STOPPED, TrialState.FAILED}:
         needed.add(trial.restart_ref)
-        needed.add(trial.restored_from)
         if trial.state is not TrialState.PAUSED:
             needed.add(trial.best_kept)
     gone = [ref for ref in trial.kept if ref not in needed]

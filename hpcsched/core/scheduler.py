@@ -493,7 +493,6 @@ class Scheduler:
         trial.atoms = placement.atoms
         trial.last_num_atoms = len(placement.atoms)
         trial.started_at = trial.heard_at = self.now
-        trial.restored_from = trial.restart_ref
         trial.contacted = trial.killing = trial.finishing = trial.node_fault = False
         trial.preempt_reason = None
         trial.incarnation_iteration = 0
@@ -525,7 +524,6 @@ class Scheduler:
         trial.contacted = True
         trial.heard_at = self.now
         trial.setup_time_s = setup_time_s
-        trial.restored_from = None
         self._costs.observe_setup(len(trial.atoms), setup_time_s)
         self._prune(trial)
         self._move(trial, Cause.CONTACT)
@@ -794,7 +792,6 @@ class Scheduler:
             atom_id for atom_id in trial.atoms if atom_id not in silent and atom_id not in kept
         )
         trial.atoms = ()
-        trial.restored_from = None
         if fate.cause is not Cause.FINISH:
             trial.go_back()
         if fate.cause is Cause.PAUSE:
@@ -849,7 +846,6 @@ class Scheduler:
         self._going_on.pop(trial.trial_id, None)
         self._ledger.release(trial.atoms)
         trial.atoms = ()
-        trial.restored_from = None
         self._refused[trial.trial_id] = trial
         self._timer(
             TimerKind.RETRY, max(self.now, event.retry_at), f"the launch was refused: {event.why}", trial

@@ -60,7 +60,6 @@ class Trial:
         "resize_because",
         "restart",
         "restart_ref",
-        "restored_from",
         "score",
         "setup_time_s",
         "snapshots",
@@ -124,12 +123,10 @@ class Trial:
         self.restart = ORIGIN
         """What the trial goes back to: the state at its latest complete checkpoint."""
         self.restart_ref: CheckpointRef | None = None
-        self.restored_from: CheckpointRef | None = None
-        """What the incarnation that is starting restores from: not to be deleted under its feet."""
         self.best_kept: CheckpointRef | None = None
         self.best_kept_score: float | None = None
         self.kept: list[CheckpointRef] = []
-        """Its checkpoints that are not deleted yet: at most four."""
+        """Its checkpoints that are not deleted yet: at most three."""
 
     @property
     def num_atoms(self) -> int:

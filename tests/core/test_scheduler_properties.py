@@ -174,8 +174,9 @@ class Hostile(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def a_launch_is_refused(self, number: int) -> None:
-        if (ranks := self._some(number)) is not None:
-            self.world.refuse(ranks)
+        starting = [ranks for ranks in self.world.alive.values() if not ranks.is_up]
+        if starting:
+            self.world.refuse(starting[number % len(starting)])
 
     @rule(number=numbers, by_exit=st.booleans())
     def silent_ranks_are_proven_gone(self, number: int, by_exit: bool) -> None:
