@@ -24,6 +24,8 @@ from typing import Any
 
 import msgspec
 
+LARGE = (10_000, 1024)
+"""Trials and atoms of the large search."""
 PEER_SIZES = (300, 1000, 5000)
 PEER_LIMIT_S = 900
 
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     empty_kb = _in_a_process(1, 4)["peak_kb"]
     rows: list[Measured] = []
-    cases = [(int(size), 4) for size in options.sizes.split(",") if size] + [(10_000, 1024)]
+    cases = [(int(size), 4) for size in options.sizes.split(",") if size] + [LARGE]
     for num_trials, num_atoms in cases:
         found = _in_a_process(num_trials, num_atoms)
         rows.append(

@@ -122,18 +122,16 @@ def test_set_up_times_are_what_the_world_took() -> None:
     assert times == pytest.approx([0.25] * len(times))
 
 
-@pytest.mark.parametrize("num_seeds", [4, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_seeds", [3, pytest.param(20, marks=pytest.mark.long)])
 def test_ours_reaches_what_the_original_reached_on_the_same_trials(original: Path, num_seeds: int) -> None:
     """Each cell of results.csv: the mean of ours at least that of the original less 0.02, and every larger difference, either
-    way, has its explanation. With 4 of the 20 seeds the noise of a mean is larger (the noise of curves is drawn anew and
-    shifts who is paused), hence 0.05 there; the full count runs by `tests/run.sh --long`."""
+    way, has its explanation. (Seen: -0.001 to +0.007 over 20 seeds; the noise of curves is drawn anew.)"""
     results = parity.compare(original, num_seeds, num_workers=1 if num_seeds < 20 else None)
     assert len(results) == 24
-    allowed = parity.TOLERANCE if num_seeds == 20 else 0.05
     for result in results:
-        assert result.difference >= -allowed, result
-        if num_seeds == 20 and abs(result.difference) > parity.TOLERANCE:
+        assert result.difference >= -parity.TOLERANCE, result
+        if abs(result.difference) > parity.TOLERANCE:
             assert result.explanation, (
                 f"{result.cell}: differs by {result.difference:+.3f} and nobody says why"
             )
-    assert fmean(result.difference for result in results) >= -0.01
+    assert fmean(result.difference for result in results) >= -0.005
