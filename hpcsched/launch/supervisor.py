@@ -306,6 +306,7 @@ class Supervisor:
                 (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
+            setsigmask=(signal.SIGTERM, signal.SIGINT),  # blocked until it ignores them
         )
 
     def _fork_rank(self, env: dict[str, str], cores: Sequence[int], log_file: Path) -> int | None:

@@ -158,8 +158,10 @@ def test_a_hung_rank_goes_when_the_driver_says_so_though_it_ignores_sigterm(
     spec = driver.spec(WAITS, num_ranks=2)
     process = running.start(driver, spec)
     pids = driver.one(RanksStarted).pids
-    driver.wait_log(spec, "ready", rank=1)
+    os.kill(pids[0], signal.SIGTERM)  # at any moment of its life
+    driver.wait_log(spec, "ready", rank=0)
     os.kill(pids[0], signal.SIGTERM)
+    driver.wait_log(spec, "ready", rank=1)
     driver.kill(spec)
     assert driver.one(SupervisorGoodbye).exits == {0: -9, 1: -9}
     assert not any(alive(pid) for pid in pids.values())
