@@ -278,7 +278,7 @@ class Hostile(RuleBasedStateMachine):
 
 TestHostile = Hostile.TestCase
 TestHostile.settings = settings(
-    max_examples=100,
+    max_examples=200,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
