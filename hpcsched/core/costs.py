@@ -6,18 +6,30 @@ from hpcsched.core.percentile import RunningPercentile
 
 
 class Costs:
-    """Measured seconds, as running percentiles."""
+    """Measured seconds, as running percentiles.
 
-    __slots__ = ("_iterations", "_saves", "_setups", "_setups_by_size", "_setups_seen")
+    Warm starts (from spares) cost a fraction of cold ones. Once there was one, the next starts are expected to be warm,
+    too, and cold ones do not count any more.
+    """
+
+    __slots__ = ("_iterations", "_saves", "_setups", "_setups_by_size", "_setups_seen", "_warm")
 
     def __init__(self) -> None:
+        self._warm = False
         self._setups: list[float] = []
         self._setups_seen: set[float] = set()
         self._setups_by_size: dict[int, RunningPercentile] = {}
         self._saves = RunningPercentile(9, 10)
         self._iterations = RunningPercentile(1, 2)
 
-    def observe_setup(self, size: int, setup_time_s: float) -> None:
+    def observe_setup(self, size: int, setup_time_s: float, *, warm: bool = False) -> None:
+        if warm and not self._warm:
+            self._warm = True
+            self._setups.clear()
+            self._setups_seen.clear()
+            self._setups_by_size.clear()
+        elif self._warm and not warm:
+            return
         if setup_time_s not in self._setups_seen:
             self._setups_seen.add(setup_time_s)
             self._setups.append(setup_time_s)

@@ -35,6 +35,7 @@ class Entrance:
         "_iterations",
         "_max_iterations",
         "_setups",
+        "_warm",
         "longest_s",
     )
 
@@ -44,11 +45,19 @@ class Entrance:
         self._ignore_overhead = ignore_overhead
         self._distinct: set[float] = set()
         self._setups = RunningPercentile(9, 10)
+        self._warm = False
         self._iterations = RunningPercentile(1, 2)
         self.longest_s: float | None = None
         """T': over all results of all trials; None before the first."""
 
-    def observe_setup(self, setup_time_s: float) -> None:
+    def observe_setup(self, setup_time_s: float, *, warm: bool = False) -> None:
+        """`warm`: a start from a spare; once there was one, only these count (2020 knew no such thing)."""
+        if warm and not self._warm:
+            self._warm = True
+            self._distinct.clear()
+            self._setups = RunningPercentile(9, 10)
+        elif self._warm and not warm:
+            return
         if setup_time_s not in self._distinct:
             self._distinct.add(setup_time_s)
             self._setups.add(setup_time_s)

@@ -65,6 +65,8 @@ class TrialStarted(_TrialEvent, frozen=True, tag=True):
     """All ranks are up and the process group stands; `setup_time_s` is from the StartTrial action to here."""
 
     setup_time_s: float
+    warm: bool = False
+    """Its ranks were forked by a spare that had imported everything."""
 
 
 class ResultReported(_TrialEvent, frozen=True, tag=True):

@@ -517,14 +517,15 @@ class Scheduler:
     def _started(self, event: TrialStarted) -> None:
         trial = self._current(event.trial_id, event.incarnation)
         if trial is not None and trial.state in LIVE and not trial.contacted:
-            self._contact(trial, event.setup_time_s)
+            self._contact(trial, event.setup_time_s, warm=event.warm)
 
-    def _contact(self, trial: Trial, setup_time_s: float) -> None:
+    def _contact(self, trial: Trial, setup_time_s: float, *, warm: bool = False) -> None:
         """All ranks are up."""
         trial.contacted = True
         trial.heard_at = self.now
         trial.setup_time_s = setup_time_s
-        self._costs.observe_setup(len(trial.atoms), setup_time_s)
+        trial.warm = warm
+        self._costs.observe_setup(len(trial.atoms), setup_time_s, warm=warm)
         self._prune(trial)
         self._move(trial, Cause.CONTACT)
         if trial.state is TrialState.PREEMPTING:

@@ -68,6 +68,7 @@ class Trial:
         "training_iteration",
         "training_s",
         "trial_id",
+        "warm",
         "window",
     )  # fmt: skip
 
@@ -88,6 +89,7 @@ class Trial:
         """Atoms on which `last_iter_s` was measured; 0 before."""
         self.one_atom_iter_s: float | None = None
         self.setup_time_s: float | None = None
+        self.warm = False
         self.started_at: float | None = None
         self.heard_at = 0.0
         self.incarnation_iteration = 0

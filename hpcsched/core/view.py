@@ -67,6 +67,11 @@ class TrialView(Protocol):
         ...
 
     @property
+    def warm(self) -> bool:
+        """Whether that incarnation was started from a spare."""
+        ...
+
+    @property
     def started_at(self) -> float | None:
         """When its current or latest incarnation was launched."""
         ...

@@ -239,6 +239,7 @@ class Crew:
                     trial_id=self.trial_id,
                     incarnation=self.incarnation,
                     setup_time_s=now - self.started_at,
+                    warm=self._warm,
                 )
             )
             parts = ", ".join(f"{name} {value:.3f} s" for name, value in message.setup_s.items())

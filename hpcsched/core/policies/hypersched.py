@@ -103,7 +103,7 @@ class HyperSched:
         if trial.score is None and objection is None:
             return ()
         if trial.setup_time_s is not None:
-            self._entrance.observe_setup(trial.setup_time_s)
+            self._entrance.observe_setup(trial.setup_time_s, warm=trial.warm)
         if trial.num_atoms == 1 and trial.last_iter_s is not None:
             self._entrance.observe_one_atom_iteration(trial.last_iter_s)
         self._entrance.observe_training(trial.training_s)
