@@ -72,7 +72,7 @@ class Client:
         self._heartbeats = (heartbeat_s, heartbeat_timeout_s)
         self._own_context = context is None
         self._context: zmq.Context[Any] = context or zmq.Context()
-        self._link = Link(secrets.randbits(63) | 1, max_kept=MAX_KEPT)
+        self._link = Link(secrets.randbits(63) | 1, max_kept=MAX_KEPT, leads=True)
         self._outbox: deque[bytes] = deque()
         self._inbox: queue.SimpleQueue[FromDriver] = queue.SimpleQueue()
         self._wakeup = Wakeup()

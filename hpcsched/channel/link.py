@@ -4,8 +4,11 @@ TCP (and so ZeroMQ) loses what was under way when a connection breaks. Each side
 keeps them until the other side has acknowledged them, and after a new connection sends the kept ones again; the
 receiver drops numbers it has seen. Every frame carries a header::
 
-    flags (1: first frame of a connection) | session | seq | other session | ack
+    flags (1: first frame of a connection) | connection | session | seq | other session | ack
 
+`connection` counts the connections that the leading side (the client) has made; the other side repeats the number of
+the last first frame it has seen. What it sends into a new connection before it knows that it is a new one carries
+the old number and is ignored: it will be sent again, after what was lost with the old connection.
 `session` is a random number drawn by whoever counts: a restarted process counts anew under another session.
 `seq` is 0 in a frame without a message. `ack` is the last number taken from the other side's session (cumulative).
 
@@ -22,19 +25,22 @@ from collections.abc import Iterator
 
 from hpcsched.errors import MessageError
 
-_HEADER = struct.Struct("!BQQQQ")
+_HEADER = struct.Struct("!BIQQQQ")
 HEADER_BYTES = _HEADER.size
 FIRST = 1
 
 
 class Link:
-    """One side of the line. `sent` is the last number that was handed to the present connection."""
+    """One side of the line. `sent` is the last number that was handed to the present connection. `leads`: it makes
+    the connections."""
 
     __slots__ = (
         "_kept",
+        "_leads",
         "_max_kept",
         "_next",
         "ack_due",
+        "connection",
         "num_given_up",
         "other_session",
         "received",
@@ -42,14 +48,16 @@ class Link:
         "session",
     )
 
-    def __init__(self, session: int, *, max_kept: int) -> None:
+    def __init__(self, session: int, *, max_kept: int, leads: bool) -> None:
         self.session = session
+        self.connection = 0
         self.other_session = 0
         self.received = 0
         self.sent = 0
         self.ack_due = 0
         """Messages taken since the last frame out, which told the other side."""
         self.num_given_up = 0
+        self._leads = leads
         self._next = 1
         self._max_kept = max_kept
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -75,7 +83,8 @@ class Link:
     def header(self, seq: int = 0, *, first: bool = False) -> bytes:
         """For a frame that goes out now: it also acknowledges."""
         self.ack_due = 0
-        return _HEADER.pack(FIRST if first else 0, self.session, seq, self.other_session, self.received)
+        flags = FIRST if first else 0
+        return _HEADER.pack(flags, self.connection, self.session, seq, self.other_session, self.received)
 
     def unsent(self) -> Iterator[tuple[int, bytes]]:
         """Kept messages that the present connection has not been given, oldest first."""
@@ -87,12 +96,19 @@ class Link:
     def connection_began(self) -> None:
         """Whatever was handed to the last connection may be lost."""
         self.sent = 0
+        if self._leads:
+            self.connection += 1
 
     def take(self, header: bytes) -> tuple[bool, bool]:
         """Read a header: (it is the first frame of a connection, its message is new). Raises MessageError."""
         if len(header) != HEADER_BYTES:
             raise MessageError(f"header of {len(header)} bytes, not {HEADER_BYTES}")
-        flags, session, seq, acked_session, ack = _HEADER.unpack(header)
+        flags, connection, session, seq, acked_session, ack = _HEADER.unpack(header)
+        if self._leads:
+            if connection != self.connection:
+                return False, False
+        elif flags & FIRST or self.connection == 0:
+            self.connection = connection
         if session != self.other_session:
             self.other_session = session
             self.received = 0

@@ -95,7 +95,7 @@ class _Peer:
     def __init__(self, identity: bytes, now: float, burst: int) -> None:
         self.identity = identity
         self.name = identity.decode("ascii")
-        self.link = Link(secrets.randbits(63) | 1, max_kept=MAX_KEPT)
+        self.link = Link(secrets.randbits(63) | 1, max_kept=MAX_KEPT, leads=False)
         self.heard_at = now
         self.tokens = float(burst)
         self.tokens_at = now

@@ -157,7 +157,7 @@ def test_a_peer_without_any_key_gets_nothing(desk: Desk) -> None:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.IDENTITY, PEER.encode())
     socket.connect(desk.endpoint)
-    link = Link(1, max_kept=10)
+    link = Link(1, max_kept=10, leads=True)
     socket.send_multipart([link.header(1, first=True), encode(report(1))])
     assert socket.poll(300) == 0
     socket.close()
@@ -198,13 +198,16 @@ GOOD = encode(report(1))
         (b"x" * 10,),
         (b"", b"", b"", b""),
         (b"short", GOOD),
-        (Link(9, max_kept=1).header(1), b""),
-        (Link(9, max_kept=1).header(1), b"\xc1not msgpack"),
-        (Link(9, max_kept=1).header(1), GOOD[:-3]),
-        (Link(9, max_kept=1).header(1), b"\x91" * 100_000),
-        (Link(9, max_kept=1).header(1), encode(KillRanks(trial_id=3, incarnation=1, why="not for a driver"))),
-        (Link(9, max_kept=1).header(1), encode(report(1, trial_id=4))),
-        (Link(9, max_kept=1).header(1), encode(report(1, incarnation=2))),
+        (Link(9, max_kept=1, leads=True).header(1), b""),
+        (Link(9, max_kept=1, leads=True).header(1), b"\xc1not msgpack"),
+        (Link(9, max_kept=1, leads=True).header(1), GOOD[:-3]),
+        (Link(9, max_kept=1, leads=True).header(1), b"\x91" * 100_000),
+        (
+            Link(9, max_kept=1, leads=True).header(1),
+            encode(KillRanks(trial_id=3, incarnation=1, why="not for a driver")),
+        ),
+        (Link(9, max_kept=1, leads=True).header(1), encode(report(1, trial_id=4))),
+        (Link(9, max_kept=1, leads=True).header(1), encode(report(1, incarnation=2))),
         tuple(b"x" for _ in range(500)),
     ],
 )
@@ -231,7 +234,7 @@ def test_what_is_no_message_is_counted_and_dropped(desk: Desk, frames: tuple[byt
 )
 def test_a_peer_whose_name_is_none_of_ours_is_dropped(desk: Desk, identity: bytes) -> None:
     peer = RawPeer(desk, identity)
-    peer.send(Link(9, max_kept=1).header(1, first=True), GOOD)
+    peer.send(Link(9, max_kept=1, leads=True).header(1, first=True), GOOD)
     until(lambda: desk.server.counts.malformed == 1)
     assert desk.arrived == []
     speaks(desk)
@@ -240,7 +243,7 @@ def test_a_peer_whose_name_is_none_of_ours_is_dropped(desk: Desk, identity: byte
 
 def test_a_message_that_is_too_long_ends_the_connection_and_not_the_server(desk: Desk) -> None:
     peer = RawPeer(desk, PEER.encode())
-    peer.send(Link(9, max_kept=1).header(1), b"x" * (MAX_BYTES + 5000))
+    peer.send(Link(9, max_kept=1, leads=True).header(1), b"x" * (MAX_BYTES + 5000))
     speaks(desk)
     assert [arrived.peer for arrived in desk.arrived] == ["77.1.rank0"]
     peer.close()
@@ -249,7 +252,7 @@ def test_a_message_that_is_too_long_ends_the_connection_and_not_the_server(desk:
 def test_a_flooding_peer_is_muted_and_counted_and_others_are_served(tmp_path: Path) -> None:
     desk = Desk(tmp_path, answers=True, rate=Rate(per_s=100, burst=50, mute_s=600))
     peer = RawPeer(desk, PEER.encode())
-    link = Link(9, max_kept=1)
+    link = Link(9, max_kept=1, leads=True)
     for seq in range(1, 5000):
         peer.send(link.header(seq), GOOD)
     until(lambda: desk.server.counts.muted == 1)
