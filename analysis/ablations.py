@@ -79,7 +79,7 @@ def policies() -> dict[Point, PolicySettings]:
                     name = f"{'speculation' if speculation else 'no speculation'}, allocation {allocation}"
                     points[Point(5, name, atoms, deadline_s)] = HyperSchedSettings(
                         speculation=speculation,
-                        allocation=allocation,  # type: ignore[arg-type]  # one of the two words above
+                        allocation=allocation,
                     )
     for atoms in (4, 16):
         for deadline_s in (10.0, 20.0, 30.0):

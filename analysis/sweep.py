@@ -71,8 +71,10 @@ def requests_from(options: argparse.Namespace) -> list[tuple[dict[str, Any], Run
             raise InputError(f"--workload {options.workload}: {error}") from error
     policies = options.policy or [str(spec.scheduler.policy.__struct_config__.tag)]
     try:
-        atoms = [int(word) for word in options.atoms.split(",") if word] or [None]
-        deadlines = [parse_duration(word) for word in options.deadlines.split(",") if word] or [None]
+        atoms: list[int | None] = [int(word) for word in options.atoms.split(",") if word] or [None]
+        deadlines: list[float | None] = [
+            parse_duration(word) for word in options.deadlines.split(",") if word
+        ] or [None]
     except ValueError as error:
         raise InputError(f"--atoms {options.atoms} --deadlines {options.deadlines}: {error}") from error
     scalings = [word for word in options.scalings.split(",") if word] or [None]
@@ -112,7 +114,7 @@ def run_here_or_on_ranks(
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         if executor is None:
             return None  # a worker: it has worked inside the `with` and is released at its end
-        return perform_all(requests, executor=executor)
+        return perform_all(requests, executor=executor)  # type: ignore[arg-type]  # mpi4py's stubs: it is the pool here
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
