@@ -19,14 +19,23 @@ def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFol
     cannot be written, belongs to somebody else, or the disk is (nearly) full.
     """
     folder = RunFolder(root.absolute())
-    has_run = folder.journal.exists() and any(folder.journal.iterdir())
+    try:
+        is_other = folder.root.exists() and not folder.root.is_dir()
+        has_run = folder.journal.is_dir() and any(folder.journal.iterdir())
+        has_something = folder.root.is_dir() and any(folder.root.iterdir())
+    except OSError as error:
+        raise RunFolderError(
+            f"{root}: cannot be looked into: {error.strerror or error}. Give another folder with --run-dir"
+        ) from error
+    if is_other:
+        raise RunFolderError(f"{root}: is a file, not a folder; give an empty or new folder with --run-dir")
     if resume and not has_run:
         raise RunFolderError(f"{root}: there is no run here to resume (no journal/)")
     if has_run and not resume:
         raise RunFolderError(
             f"{root}: holds a run already. Go on with it by --resume, or give another folder with --run-dir"
         )
-    if not resume and folder.root.exists() and any(folder.root.iterdir()):
+    if not resume and has_something:
         raise RunFolderError(
             f"{root}: is not empty and holds no run of ours; give an empty or new folder with --run-dir"
         )

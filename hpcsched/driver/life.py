@@ -44,7 +44,14 @@ from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.signals import Signals
-from hpcsched.errors import AllocationError, InputError, LogError, ReplayDiffersError, RunFolderError
+from hpcsched.errors import (
+    AllocationError,
+    InputError,
+    LogError,
+    ReplayDiffersError,
+    RunFolderError,
+    SupersededError,
+)
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.lease import Lease, acquire
 from hpcsched.eventlog.reader import JournalReader
@@ -61,6 +68,8 @@ from hpcsched.topology.assemble import MachineOptions
 from hpcsched.topology.machine import Machine
 
 SEAL_LIMIT_S = 120.0
+CLOSE_S, STALLED_CLOSE_S = 30.0, 3.0
+"""Longest wait for the journal's last records; the latter where the disk has not taken any for a while."""
 CONTROL_S = 1.0
 ALLOCATION_S = 20.0
 NODES_S = 1.0
@@ -130,6 +139,8 @@ def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
         return spec, request.run_dir or _new_run_dir(spec)
     if request.target.is_dir():
         root = request.target
+    elif not request.target.exists():
+        raise RunFolderError(f"{request.target}: there is no run here to resume (no such folder)")
     elif request.run_dir is not None:
         root = request.run_dir
     else:
@@ -279,7 +290,9 @@ class _Life:
             for warning in probed.warnings:
                 self._say(warning)
             if self._allocation is not None and self._allocation.no_kill is False and len(machine.nodes) > 1:
-                self._say("the job was not started with --no-kill: when one node dies, Slurm ends the whole job")
+                self._say(
+                    "the job was not started with --no-kill: when one node dies, Slurm ends the whole job"
+                )
             channel = Channel(
                 endpoints=tuple(f"tcp://{address}:{server.port}" for address in self._addresses(machine)),
                 server_key_file=str(keys.server_public_file),
@@ -469,7 +482,9 @@ class _Life:
             told={} if past is None else past.told,
         )
         self._lease.renew(endpoint=channel.endpoints[0])
-        self._lease.keep_renewing(lost=lambda error: self._inbox.put(ib.LeaseLost(str(error))))
+        self._lease.keep_renewing(
+            lost=lambda error: self._inbox.put(ib.LeaseLost(str(error))), trouble=self._lease_trouble
+        )
         keeper = Keeper(self._chores(loop), lambda name, error: self._say(f"{name}: {error}"))
         first: ev.Event
         if past is None:
@@ -488,16 +503,23 @@ class _Life:
             result = self._result(state, loop.why)
             if loop.superseded is None:
                 writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
-            complete = writer.close()
+            complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
             if not complete and loop.superseded is None:
                 self._say(f"the journal could not be written to its end: {writer.trouble}")
             if loop.superseded is not None:
-                raise RunFolderError(f"{self._folder.root}: {loop.superseded}")
+                raise SupersededError(f"{self._folder.root}: {loop.superseded}")
             self._seal()
         return result
 
     def _chores(self, loop: Loop) -> list[Chore]:
-        chores = [Chore(name="control", period_s=CONTROL_S, do=self._look_at_control)]
+        def remark() -> None:
+            if self._lease.record.remark != loop.stall:
+                self._lease.renew(remark=loop.stall)
+
+        chores = [
+            Chore(name="control", period_s=CONTROL_S, do=self._look_at_control),
+            Chore(name="remark", period_s=CONTROL_S, do=remark),
+        ]
         allocation = self._allocation
         if allocation is not None:
             watch = NodeWatch(lambda node: step_runs_on(node, self._environ, run_command))
@@ -514,6 +536,13 @@ class _Life:
             chores.append(Chore(name="allocation", period_s=ALLOCATION_S, do=ask_end))
             chores.append(Chore(name="nodes", period_s=NODES_S, do=try_nodes))
         return chores
+
+    def _lease_trouble(self, error: OSError | None) -> None:
+        self._say(
+            "the lease on the run folder is renewed again"
+            if error is None
+            else f"the lease on the run folder cannot be renewed ({error}): another driver may take the folder over"
+        )
 
     def _look_at_control(self) -> None:
         messages, complaints = take_controls(self._folder)

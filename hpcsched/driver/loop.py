@@ -27,7 +27,7 @@ from hpcsched.channel.server import Arrived, Server
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
-from hpcsched.core.enums import ExperimentState, Outcome, TrialState
+from hpcsched.core.enums import ExperimentState, Outcome, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
@@ -39,7 +39,7 @@ from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
 from hpcsched.driver.timers import Timers
 from hpcsched.errors import SupersededError
-from hpcsched.eventlog.journal import JournalWriter, Trouble
+from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.records import Note, Step
 from hpcsched.launch.launcher import (
     Launcher,
@@ -59,6 +59,10 @@ TICK_S = 0.25
 """Longest wait of the loop: silence, timers and the view are looked at so often."""
 STOPPED_AFTER_S = 2.0
 """A gap between two rounds that is longer means that the driver itself was stopped: nobody's silence counts."""
+STALL_S = 2.0
+"""The journal has not become durable for so long: whatever only ends things is done without it."""
+END_STALL_S = 5.0
+"""The experiment is to end and the journal has not become durable for so long: it ends without it."""
 END_WAIT_S = 20.0
 """Longest wait for the last trials when the experiment is over."""
 
@@ -76,6 +80,8 @@ class _Pending(msgspec.Struct):
     """Number of the step's record in the segment."""
     actions: list[act.Action]
     reply: tuple[Crew, int] | None
+    hurried: bool = False
+    """What only ends things has been done before it was durable."""
 
 
 class Loop:
@@ -139,6 +145,7 @@ class Loop:
         self.why = ""
         """Why it ended."""
         self._deleting: list[threading.Thread] = []
+        self._stall = ""
 
     @property
     def down_nodes(self) -> frozenset[str]:
@@ -146,9 +153,9 @@ class Loop:
         return frozenset(self._down)
 
     @property
-    def stalled(self) -> Trouble | None:
-        """What the disk says while the journal cannot be written."""
-        return self._writer.trouble
+    def stall(self) -> str:
+        """What is wrong while the journal does not become durable, else ""."""
+        return self._stall
 
     def run(self, first: ev.Event) -> ExperimentState:
         """Handle `first` (ExperimentBegan or ExperimentResumed) and go on until the core finishes or suspends."""
@@ -170,8 +177,40 @@ class Loop:
                 if crew.settled:
                     self._forget(crew)
             self._keep_spares(now)
+            self._watch_disk(now)
             self._onlooker.refresh(now)
         return self._state or ExperimentState.SUSPENDED
+
+    def _watch_disk(self, now: float) -> None:
+        """While the journal stalls, trials train on and decisions wait. The deadline does not wait for a disk.
+
+        To ask somebody to leave for good, or to kill, needs no record: should the driver die before it is written, the
+        next life finds a trial that is gone, as after any crash.
+        """
+        trouble, waits_s = self._writer.trouble, self._writer.waiting_s
+        if trouble is None and waits_s < STALL_S:
+            if self._stall:
+                self._stall = ""
+                self._note("the disk takes records again", now)
+            return
+        if not self._stall:
+            self._stall = (
+                f"the disk has not answered for {waits_s:.0f} s" if trouble is None else trouble.what
+            )
+            self._note(f"the journal cannot be written, decisions wait: {self._stall}", now)
+        if waits_s < STALL_S:
+            return
+        for pending in self._pending:
+            if not pending.hurried:
+                pending.hurried = True
+                for action in pending.actions:
+                    if isinstance(action, act.KillTrial) or (
+                        isinstance(action, act.PreemptTrial) and action.reason is PreemptReason.DEADLINE
+                    ):
+                        self._perform(action)
+        if waits_s > END_STALL_S and self._scheduler.state is not ExperimentState.RUNNING:
+            self._state = ExperimentState.SUSPENDED
+            self.why = f"{self._scheduler.why_ended}; but the journal cannot be written ({self._stall}), so that it does not say so"
 
     def wind_up(self) -> None:
         """After the end: whoever still runs is killed, deletions are finished, the writer has written all."""
