@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -43,6 +43,7 @@ from hpcsched.runtime.groups import Groups, join_groups, leave_groups
 from hpcsched.runtime.metrics import read_metrics
 from hpcsched.runtime.place import Place, find_place, process_age_s
 from hpcsched.runtime.sampler import ElasticSampler
+from hpcsched.runtime.scaling import Batch, LearningRate, Ramp, Scaling, ScalingRule, Schedule
 from hpcsched.runtime.tracked import Tracked
 from hpcsched.wire import CheckpointTrouble, Leaving, RankHello, Report, SavedCheckpoint
 
@@ -208,6 +209,25 @@ class Trial:
             world_size=self.world_size,
             seed=self._seed,
             shuffle=shuffle,
+        )
+
+    def scaling(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        batch_size: int,
+        schedule: Schedule | None = None,
+        batch: Literal["per_rank", "global"] = "per_rank",
+        learning_rate: Literal["sqrt", "linear", "none"] = "sqrt",
+        ramp: Literal["geometric", "additive", "half", "none"] = "geometric",
+        rule: ScalingRule | None = None,
+    ) -> Scaling:
+        """What becomes of batch and learning rate at this world size (see `hpcsched.runtime.scaling`). Track it, take its
+        `global_batch_size` for the sampler, and call its `step()` after each epoch. `rule`, when given, says it all."""
+        if rule is None:
+            rule = ScalingRule(Batch(batch), LearningRate(learning_rate), Ramp(ramp))
+        return Scaling(
+            optimizer, batch_size=batch_size, num_ranks=self.world_size, rule=rule, schedule=schedule
         )
 
     def track(self, **objects: Any) -> None:
