@@ -873,7 +873,7 @@ class Scheduler:
         keep_new(trial, ref, snapshot)
         if trial.state not in LIVE and trial.state is not TrialState.COMPLETED:
             trial.go_back()
-        if snapshot.score is not None and (self.best is None or snapshot.score > self.best.score):
+        if snapshot.score is not None and self._is_better(trial, iteration, snapshot.score):
             old = self.best
             self.best = Best(
                 trial.trial_id,
@@ -883,13 +883,23 @@ class Scheduler:
                 snapshot.score,
                 self.now,
             )
-            than = (
-                "there was none" if old is None else f"better than {old.metric:.6g} of trial {old.trial_id}"
-            )
+            if old is None:
+                than = "there was none"
+            elif old.score == snapshot.score:
+                than = f"as good as at iteration {old.training_iteration}, and trained further"
+            else:
+                than = f"better than {old.metric:.6g} of trial {old.trial_id}"
             self._publish(f"{self.best.metric:.6g} at iteration {iteration}: {than}")
             if old is not None and old.trial_id != trial.trial_id:
                 self._prune(self.trials[old.trial_id])
         self._prune(trial)
+
+    def _is_better(self, trial: Trial, iteration: int, score: float) -> bool:
+        """Higher; or equal, of the same trial, and trained further. Another trial that is only equal does not replace it."""
+        best = self.best
+        if best is None or score != best.score:
+            return best is None or score > best.score
+        return trial.trial_id == best.trial_id and iteration > best.training_iteration
 
     def _save_failed(self, event: CheckpointFailed) -> None:
         trial = self._current(event.trial_id, event.incarnation)

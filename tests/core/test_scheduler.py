@@ -474,6 +474,18 @@ def test_the_best_is_published_when_a_complete_checkpoint_beats_it() -> None:
     assert talk.because() == "0.8 at iteration 2: better than 0.5 of trial 0"
 
 
+def test_of_two_equally_good_checkpoints_of_a_trial_the_one_trained_further_is_the_best() -> None:
+    """The promise is "trained as far as it can be"; another trial that is only as good does not replace it."""
+    talk = running(Talk(settings(), atoms=2), 2)
+    talk.result(0, 1, 0.9)
+    talk.saved(0, 1)
+    talk.result(0, 2, 0.9)
+    assert talk.saved(0, 2) == ["PublishBest 0.1@2 0.9", "DeleteCheckpoint 0.1@1"]
+    assert talk.because() == "0.9 at iteration 2: as good as at iteration 1, and trained further"
+    talk.result(1, 3, 0.9)
+    assert talk.saved(1, 3) == []
+
+
 def test_a_checkpoint_has_the_score_of_its_own_iteration() -> None:
     """A background save is complete when later results are in already."""
     talk = running(Talk(settings(), atoms=1))
