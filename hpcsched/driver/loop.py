@@ -33,7 +33,7 @@ from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.best import publish_best
 from hpcsched.driver.clock import Clock
-from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, supervisor_peer
+from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, supervisor_peer
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
@@ -353,6 +353,20 @@ class Loop:
                     data={"training_iteration": crew.last_iteration, "metrics": effects.extra},
                 )
             )
+        if effects.restart is not None:
+            text = restart_text(effects.restart)
+            self._append_note(
+                Note(
+                    time=now,
+                    topic="setup",
+                    text=text,
+                    trial_id=crew.trial_id,
+                    incarnation=crew.incarnation,
+                    data=dict(effects.restart),
+                )
+            )
+            if "step_s" in effects.restart:
+                self._onlooker.note(now, f"trial {crew.trial_id} incarnation {crew.incarnation} is {text}")
         for peer, message in effects.sends:
             self._server.send(peer, message)
         if effects.kill_steps:
@@ -501,7 +515,7 @@ class Loop:
                 self._start(action, now)
             case act.PreemptTrial(reason=reason):
                 if crew := self._crews.get((action.trial_id, action.incarnation)):
-                    self._effect(crew, crew.preempt(reason))
+                    self._effect(crew, crew.preempt(reason, now))
             case act.KillTrial():
                 if crew := self._crews.get((action.trial_id, action.incarnation)):
                     self._effect(crew, crew.kill(now, action.because))

@@ -91,6 +91,12 @@ def preload_of(modules: Sequence[str]) -> tuple[str, ...]:
         "torch",
         "torch.distributed",
         "torch.distributed.checkpoint",
+        # What torch itself imports late: at the first optimizer (2 s of a warm start, measured), DDP, save and restore.
+        "torch._dynamo",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.distributed.checkpoint.state_dict_loader",
+        "torch.distributed.checkpoint.state_dict_saver",
+        "torch.distributed.checkpoint.filesystem",
         "torch.nn.parallel",
         "hpcsched.runtime.trial",
         *modules,

@@ -7,7 +7,7 @@ import msgspec
 from hpcsched import wire
 from hpcsched.core import events as ev
 from hpcsched.core.enums import Outcome
-from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew
+from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew, restart_text
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
 from hpcsched.topology.machine import AtomId
 
@@ -292,3 +292,24 @@ def test_a_report_after_the_goodbye_does_not_count() -> None:
     effects = crew.heard(report(9, 4, accuracy=99.0), 12.1)
     assert effects.events == []
     assert effects.reply_to is None
+
+
+def test_what_a_restart_costs_is_told_by_its_parts() -> None:
+    crew = make_crew(("n1", "n2"))
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(hello("n2"), 11.5)
+    assert crew.heard(rank_hello(), 14.0).restart == {"step_s": 1.5, "import_s": 1.0}
+    assert crew.heard(report(1, 1, accuracy=0.5), 15.0).restart == {"first_iteration_s": 0.5}
+    assert crew.heard(report(2, 2, accuracy=0.5), 15.5).restart is None
+    crew.preempt("resize", 16.0)
+    crew.heard(wire.SavedCheckpoint(T, I, training_iteration=2, save_s=0.25, num_bytes=9), 16.5)
+    left = crew.heard(wire.Leaving(T, I, how="preempted", training_iteration=2), 17.0)
+    assert left.restart == {"leave_s": 0.75, "save_s": 0.25}
+    assert restart_text({"step_s": 1.5, "import_s": 1.0}) == "up: step 1.500 s, import 1.000 s"
+
+
+def test_a_trial_that_ends_by_itself_has_not_left_for_a_restart() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    assert crew.heard(wire.Leaving(T, I, how="completed", training_iteration=9), 13.0).restart is None
