@@ -74,6 +74,25 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
     ),
     ("hypersched", "keep_paused"): (Flag(), "Paused trials stay for later when the entrance closes."),
     ("hypersched", "protect_leader"): (Flag(), "The leader is not paused for what it scored at an old rung."),
+    ("deadline", "rho"): (
+        Number(0, 1),
+        "Assumed correlation of the ranks at k and 2 k iterations, until the search has shown it.",
+    ),
+    ("deadline", "growth"): (
+        Number(0),
+        "Assumed growth from k to 2 k iterations, in spreads among trials, until the search has shown it.",
+    ),
+    ("deadline", "prior_weight"): (Number(0, low_excluded=True), "Trials that the two assumptions count as."),
+    ("deadline", "saturation"): (
+        Number(0, low_excluded=True),
+        "Iterations after which twice as many are assumed to bring half of the growth.",
+    ),
+    ("deadline", "stay"): (
+        Number(0),
+        "A trial is paused when it promises less than so many times what a newcomer does.",
+    ),
+    ("deadline", "early_stop"): (Flag(), "Trials are paused at rungs for newcomers."),
+    ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, when that pays."),
     ("hypersched", "shrink_pays"): (Flag(), "A trial is shrunk only when that pays for its restart."),
 }
 

@@ -64,7 +64,20 @@ class HyperSchedSettings(_Policy, frozen=True, tag="hypersched"):
 
 
 class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
-    """Our own policy (algorithms.md section 5)."""
+    """Our own policy: see `policies/deadline.py`. Priors first, then switches for ablations."""
+
+    rho: float = 0.75
+    """Correlation of the ranks at k and 2 k iterations that is assumed until it has been measured."""
+    growth: float = 1.0
+    """Growth from k to 2 k iterations, in spreads among trials, that is assumed until it has been measured."""
+    prior_weight: float = 16.0
+    """Trials that these two priors count as."""
+    saturation: float = 60.0
+    """L: iterations after which a doubling is assumed to bring half of the growth."""
+    stay: float = 0.7
+    """A trial is paused when it promises less than so many times what a newcomer does."""
+    early_stop: bool = True
+    narrow: bool = True
 
 
 PolicySettings: TypeAlias = (

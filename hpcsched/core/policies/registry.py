@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcsched.core.policies.asha import Asha
+from hpcsched.core.policies.deadline import Deadline
 from hpcsched.core.policies.fifo import Fifo
 from hpcsched.core.policies.fixed_split import FixedSplit
 from hpcsched.core.policies.hyperband import Hyperband
@@ -11,6 +12,7 @@ from hpcsched.core.policies.rasda import Rasda
 from hpcsched.core.policies.sha import Sha
 from hpcsched.core.settings import (
     AshaSettings,
+    DeadlineSettings,
     FifoSettings,
     FixedSplitSettings,
     HyperbandSettings,
@@ -42,4 +44,6 @@ def policy_of(settings: Settings) -> Policy:
         return Rasda(settings, options)
     if isinstance(options, FixedSplitSettings):
         return FixedSplit(settings, options)
+    if isinstance(options, DeadlineSettings):
+        return Deadline(settings, options)
     raise NotImplementedError(f"the policy of {type(options).__name__} is not in this version")
