@@ -6,18 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpcsched.batch.job import submit
     from hpcsched.report.load import load
     from hpcsched.runtime.trial import trial
 
 __version__ = "0.1.0"
-__all__ = ["load", "trial"]
+__all__ = ["load", "submit", "trial"]
 
-_LATER = {"load": "hpcsched.report.load", "trial": "hpcsched.runtime.trial"}
+_LATER = {
+    "load": "hpcsched.report.load",
+    "submit": "hpcsched.batch.job",
+    "trial": "hpcsched.runtime.trial",
+}
 """Names that cost an import (torch, h5py) and are therefore fetched when first asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    module = _LATER.get(name)
-    if module is None:
+    where = _LATER.get(name)
+    if where is None:
         raise AttributeError(f"module 'hpcsched' has no attribute {name!r}")
-    return getattr(import_module(module), name)
+    return getattr(import_module(where), name)

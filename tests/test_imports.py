@@ -24,8 +24,11 @@ ALLOWED: dict[str, set[str]] = {
     "eventlog": {"errors", "topology", "core", "runfolder"},
     "sim": {"errors", "topology", "core", "config", "search", "eventlog", "runfolder"},
     "report": {"errors", "topology", "core", "config", "eventlog", "runfolder"},
+    "share": {"errors"},
+    "batch": {"errors", "topology", "core", "config", "runfolder", "share"},
+    "screen": {"errors", "topology", "core", "eventlog", "report", "runfolder"},
     "driver": {
-        "errors", "topology", "core", "config", "search", "launch", "eventlog", "wire", "channel", "launchspec",
+        "screen", "errors", "topology", "core", "config", "search", "launch", "eventlog", "wire", "channel", "launchspec",
         "runfolder",
     },
 }  # fmt: skip

@@ -37,17 +37,32 @@ def command(
         typer.Option(help="auto: srun inside a Slurm allocation, else this machine."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the run folder.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help='In place of a key of the file, such as launcher.interface="hsn0".',
+        ),
+    ] = None,
+    requeue: Annotated[
+        bool,
+        typer.Option("--requeue", help="When suspended, put this Slurm batch job back into the queue."),
+    ] = False,
 ) -> None:
     """Run an experiment to its deadline; the best model then stands in the run folder's best/.
 
     Exit code 0: a best model stands. 1: the experiment failed. 2: the input is wrong and nothing was started.
     75: suspended, go on with --resume.
     """
+    from hpcsched.core.enums import ExperimentState
     from hpcsched.driver.ending import ending
     from hpcsched.driver.life import Request, run_experiment
+    from hpcsched.launch.command import run_command
+    from hpcsched.launch.requeue import requeue_job
     from hpcsched.report.gantt import picture_of
 
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, Any] = dict(setting_of(text) for text in settings or ())
     if deadline is not None:
         overrides["experiment.deadline"] = deadline
     if launcher is not None:
@@ -57,4 +72,21 @@ def command(
     picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
     sys.stdout.write(ending(result, picture))
     sys.stdout.flush()
+    if requeue and result.state is ExperimentState.SUSPENDED:
+        print(f"hpcsched: {requeue_job(os.environ, run_command)}", file=sys.stderr, flush=True)
     raise typer.Exit(result.exit_code)
+
+
+def setting_of(text: str) -> tuple[str, Any]:
+    """ "KEY=VALUE" -> dotted key and value; a value that is no TOML is taken as a text. Raises InputError."""
+    import tomllib
+
+    from hpcsched.errors import InputError
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f'--set {text!r}: must be KEY=VALUE, such as launcher.interface="hsn0"')
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value

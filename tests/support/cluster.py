@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 
 SLURMBOX = Path(__file__).resolve().parent.parent / "slurmbox" / "slurmbox"
-INSTANCES = range(1, 100)
+INSTANCES = range(int(os.environ.get("SLURMBOX_FIRST", "1")), 100)
 """Instance 0 is for people at a terminal."""
 
 LEAKING = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_")

@@ -1,0 +1,1 @@
+"""Starting a run on a cluster: sites, sbatch templates, submitit."""
