@@ -19,6 +19,11 @@ def command(
 
     Exit code 2 when no driver serves this run folder, or the run has no deadline of its own.
     """
+    typer.echo(extend_by(run, by))
+
+
+def extend_by(run: Path, by: str) -> str:
+    """The answer in words. Raises InputError."""
     from hpcsched.config.duration import ALLOWED, parse_duration
     from hpcsched.driver.inbox import ExtendAsked
     from hpcsched.driver.orders import give_order, live_run
@@ -33,4 +38,4 @@ def command(
     live = live_run(run)
     if live.run.deadline_s is None:
         raise InputError(f"{run}: this run has no deadline that could be moved")
-    typer.echo(give_order(live, ExtendAsked(by_s), f"make the deadline {by} later"))
+    return give_order(live, ExtendAsked(by_s), f"make the deadline {by} later")

@@ -20,6 +20,11 @@ def command(
     With TRIAL only that one saves, leaves and does not run again; its atoms go to others. Exit code 2 when no driver
     serves this run folder, or there is no such trial.
     """
+    typer.echo(stop_one(run, trial))
+
+
+def stop_one(run: Path, trial: int | None) -> str:
+    """The answer in words. Raises InputError."""
     from hpcsched.core.ids import TrialId
     from hpcsched.driver.inbox import StopAsked
     from hpcsched.driver.orders import give_order, live_run
@@ -31,4 +36,4 @@ def command(
         known = "there is none yet" if not num else f"they are 0 to {num - 1}"
         raise InputError(f"trial {trial}: no such trial; {known}")
     what = "the experiment" if trial is None else f"trial {trial}"
-    typer.echo(give_order(live, StopAsked(None if trial is None else TrialId(trial)), f"stop {what}"))
+    return give_order(live, StopAsked(None if trial is None else TrialId(trial)), f"stop {what}")

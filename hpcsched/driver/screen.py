@@ -9,30 +9,17 @@ from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
-from hpcsched.core.enums import AtomState, TrialState
+from hpcsched.core.enums import TrialState
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver.story import lines_of
-from hpcsched.topology.machine import AtomId, Machine
+from hpcsched.screen.parts import atom_lines, deadline_line, fitted
+from hpcsched.topology.machine import Machine
 
-COLOURS = (
-    "cyan",
-    "green",
-    "yellow",
-    "magenta",
-    "blue",
-    "red",
-    "bright_cyan",
-    "bright_green",
-    "bright_yellow",
-)
-LIVE_STATES = (TrialState.STARTING, TrialState.RUNNING, TrialState.PREEMPTING)
-MOST_ATOMS_SHOWN = 512
+MOST_NODE_LINES = 16
 
 
 def clean(text: str) -> str:
@@ -106,48 +93,25 @@ class LiveView:
 
     def _picture(self, now: float) -> Group:
         scheduler = self._scheduler
-        head = Table.grid(expand=True, padding=(0, 1))
-        head.add_column(no_wrap=True)
-        head.add_column(ratio=1)
-        if self._deadline_s is None:
-            head.add_row("time", f"{now:.0f} s, no deadline")
-        else:
-            left = max(0.0, self._deadline_s - now)
-            head.add_row(
-                f"{left:.0f} s left",
-                ProgressBar(total=max(self._deadline_s, 1e-9), completed=min(now, self._deadline_s)),
-            )
+        width = self._live.console.width
         best = scheduler.best
-        head.add_row(
-            f"best {self._metric}",
+        line = Text(f"best {self._metric}  ")
+        line.append(
             "none yet"
             if best is None
-            else f"{best.metric:.6g} (trial {best.trial_id}, iteration {best.training_iteration})",
+            else f"{best.metric:.6g} (trial {best.trial_id}, iteration {best.training_iteration})"
         )
         by_state: dict[TrialState, int] = {}
         for trial in scheduler.trials:
             by_state[trial.state] = by_state.get(trial.state, 0) + 1
-        head.add_row("trials", "  ".join(f"{num} {state.value}" for state, num in sorted(by_state.items())))
-        return Group(head, self._atoms(), Text("\n".join(self._recent), overflow="ellipsis", no_wrap=True))
-
-    def _atoms(self) -> Table:
-        grid = Table.grid(padding=(0, 1))
-        by_node: dict[str, Text] = {}
-        for atom in self._machine.atoms[:MOST_ATOMS_SHOWN]:
-            row = by_node.setdefault(atom.node, Text())
-            row.append_text(self._atom(atom.atom_id))
-        for node, row in by_node.items():
-            grid.add_row(node, row)
-        return grid
-
-    def _atom(self, atom_id: AtomId) -> Text:
-        state = self._scheduler.atom_state(atom_id)
-        holder = self._scheduler.holder(atom_id)
-        if holder is not None and state in (AtomState.HELD, AtomState.RESERVED):
-            mark = f"{holder:>4}" + ("…" if state is AtomState.RESERVED else " ")
-            return Text(mark, style=COLOURS[holder % len(COLOURS)])
-        marks = {AtomState.FREE: "   · ", AtomState.QUARANTINED: "   ? ", AtomState.DOWN: "   x "}
-        return Text(marks.get(state, "   · "), style="dim")
+        states = "  ".join(f"{num} {state.value}" for state, num in sorted(by_state.items()))
+        return Group(
+            deadline_line(now, self._deadline_s, width),
+            fitted(line, width),
+            fitted(Text(f"trials  {states}"), width),
+            *atom_lines(self._machine, scheduler, width, MOST_NODE_LINES),
+            Text("\n".join(self._recent), overflow="ellipsis", no_wrap=True),
+        )
 
 
 def make_screen(

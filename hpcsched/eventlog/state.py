@@ -8,6 +8,7 @@ Memory is linear in trials, live checkpoints and atoms; results and events are n
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
@@ -15,6 +16,8 @@ from hpcsched.core.actions import (
     CheckpointRef,
     DeleteCheckpoint,
     FinishExperiment,
+    KillTrial,
+    PreemptTrial,
     PublishBest,
     StartTrial,
     SuspendExperiment,
@@ -68,6 +71,8 @@ class RunState:
         self.best_metric: dict[TrialId, float] = {}
         """Highest windowed score of each trial in the user's sign, checkpoint or not."""
         self._num_atoms: dict[TrialId, int] = {}
+        self.because: dict[TrialId, str] = {}
+        """Why the latest decision about each trial was made; timers and checkpoints left out."""
         self.over_at: float | None = None
         """When the core finished or suspended the experiment; None while it runs."""
         self.end: End | None = None
@@ -153,6 +158,8 @@ class RunState:
         for holding in self._holdings.take(step, self.scheduler):
             self._on_holding(holding)
         for action in step.actions:
+            if isinstance(action, StartTrial | PreemptTrial | KillTrial):
+                self.because[action.trial_id] = action.because
             match action:
                 case StartTrial(trial_id=trial_id, placement=placement):
                     self._num_atoms[trial_id] = len(placement.atoms)
@@ -189,10 +196,10 @@ class RunFollower:
         self._generation = 0
         self.state = RunState()
 
-    def look(self) -> RunState:
-        """Take in what is new and return the state (a new object when the journal had to be read again from its
-        beginning). Raises JournalDamagedError, RunFolderError, ReplayDiffersError."""
-        for record in self._reader.poll():
+    def look(self, most: int | None = None) -> RunState:
+        """Take in what is new, at most so many records, and return the state (a new object when the journal had to be read
+        again from its beginning). Raises JournalDamagedError, RunFolderError, ReplayDiffersError."""
+        for record in islice(self._reader.poll(), most):
             if self._reader.generation != self._generation:
                 self._generation = self._reader.generation
                 self.state = RunState()
