@@ -19,10 +19,23 @@ from hpcsched.core.percentile import RunningPercentile
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """The answer, with the numbers compared."""
+    """The answer, with the numbers compared. It is asked for after every event and seldom read: words come last."""
 
     is_open: bool
-    because: str
+    words: str
+    """With places for the seconds left and the seconds needed."""
+    left_s: float = 0.0
+    needed_s: float = 0.0
+
+    @property
+    def because(self) -> str:
+        return self.words.format(self.left_s, self.needed_s)
+
+
+CLOSED = "the entrance is closed: {:.6g} s are left and a newcomer needs {:.6g} s to catch up"
+OPEN = "the entrance is open: {:.6g} s are left, {:.6g} s are needed"
+CLOSED_BY_FRACTION = "the entrance is closed: {:.6g} s are left, less than the {:.6g} s kept for exploitation"
+OPEN_BY_FRACTION = "the entrance is open: {:.6g} s are left, {:.6g} s are kept for exploitation"
 
 
 class Entrance:
@@ -92,11 +105,8 @@ class Entrance:
             return Gate(True, "the entrance is open: no deadline")
         bound = self.bound_s(longest_s)
         if time_left_s < bound:
-            return Gate(
-                False,
-                f"the entrance is closed: {time_left_s:.6g} s are left and a newcomer needs {bound:.6g} s to catch up",
-            )
-        return Gate(True, f"the entrance is open: {time_left_s:.6g} s are left, {bound:.6g} s are needed")
+            return Gate(False, CLOSED, time_left_s, bound)
+        return Gate(True, OPEN, time_left_s, bound)
 
 
 def fixed_gate(*, time_left_s: float | None, deadline_s: float | None, explore_fraction: float) -> Gate:
@@ -105,10 +115,5 @@ def fixed_gate(*, time_left_s: float | None, deadline_s: float | None, explore_f
         return Gate(True, "the entrance is open: no deadline")
     rest = deadline_s * (1.0 - explore_fraction)
     if time_left_s < rest:
-        return Gate(
-            False,
-            f"the entrance is closed: {time_left_s:.6g} s are left, less than the {rest:.6g} s kept for exploitation",
-        )
-    return Gate(
-        True, f"the entrance is open: {time_left_s:.6g} s are left, {rest:.6g} s are kept for exploitation"
-    )
+        return Gate(False, CLOSED_BY_FRACTION, time_left_s, rest)
+    return Gate(True, OPEN_BY_FRACTION, time_left_s, rest)

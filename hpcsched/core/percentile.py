@@ -18,7 +18,7 @@ from heapq import heappush, heappushpop
 class RunningPercentile:
     """The percentile at `numerator / denominator` (0 <= q < 1) of all values added so far."""
 
-    __slots__ = ("_above", "_below", "_denominator", "_numerator", "num")
+    __slots__ = ("_above", "_below", "_denominator", "_known", "_numerator", "num")
 
     def __init__(self, numerator: int, denominator: int) -> None:
         assert 0 <= numerator < denominator, "the fraction must lie in [0, 1)"
@@ -27,12 +27,15 @@ class RunningPercentile:
         self._below: list[float] = []
         """Negated: a heap of Python has its smallest item on top."""
         self._above: list[float] = []
+        self._known: float | None = None
+        """The value, as long as nothing has been added since it was asked for."""
         self.num = 0
 
     def add(self, value: float) -> None:
         """Take one more value in: finite, never NaN."""
         target = self.num * self._numerator // self._denominator + 1
         self.num += 1
+        self._known = None
         below, above = self._below, self._above
         if below and value < -below[0]:
             if len(below) < target:
@@ -46,8 +49,11 @@ class RunningPercentile:
 
     def value(self) -> float | None:
         """The percentile now; None before the first value."""
-        if not self.num:
-            return None
+        if self._known is None and self.num:
+            self._known = self._compute()
+        return self._known
+
+    def _compute(self) -> float:
         low = -self._below[0]
         part = (self.num - 1) * self._numerator % self._denominator
         if not part or not self._above:
