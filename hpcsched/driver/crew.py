@@ -519,6 +519,9 @@ class Crew:
             return Outcome.PREEMPTED, self._leaving.why
         if self._refused is not None:
             return Outcome.LAUNCH_FAILED, self._why
+        if self._outcome is Outcome.KILLED and self.silent_nodes:
+            # Killed because another trial's supervisor there was missed first, or since it was silent itself.
+            return Outcome.NODE_FAILED, f"{self._why}; nothing is heard of {', '.join(self.silent_nodes)}"
         if self._outcome is not None:
             return self._outcome, self._why
         if self._num_reports == 0:

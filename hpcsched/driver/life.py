@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -43,6 +42,7 @@ from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
 from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.screen import make_screen
+from hpcsched.driver.sealer import Sealer
 from hpcsched.driver.signals import Signals
 from hpcsched.errors import (
     AllocationError,
@@ -60,7 +60,7 @@ from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
-from hpcsched.launch.probe import Probed, local_machine, probe_machine
+from hpcsched.launch.probe import Probed, local_machine, probe_machine, step_gpus_of
 from hpcsched.launchspec import Channel
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler, make_sampler
@@ -68,6 +68,7 @@ from hpcsched.topology.assemble import MachineOptions
 from hpcsched.topology.machine import Machine
 
 SEAL_LIMIT_S = 120.0
+SEAL_LOOK_S = 5.0
 CLOSE_S, STALLED_CLOSE_S = 30.0, 3.0
 """Longest wait for the journal's last records; the latter where the disk has not taken any for a while."""
 CONTROL_S = 1.0
@@ -274,6 +275,7 @@ class _Life:
         self._argv = argv
         self._now_unix_s = now_unix_s
         self._inbox = ib.Inbox()
+        self._sealer = Sealer(folder)
 
     def run(self) -> Result:
         sampler = make_sampler(self._spec, seed=self._spec.experiment.seed)
@@ -298,7 +300,7 @@ class _Life:
                 server_key_file=str(keys.server_public_file),
                 client_key_file=str(keys.client_secret_file),
             )
-            launcher = self._launcher(machine)
+            launcher = self._launcher(probed)
             try:
                 for found in launcher.end_orphans() if past is not None else []:
                     self._say(f"ended what an earlier driver had left: {found}")
@@ -335,7 +337,7 @@ class _Life:
             return ("127.0.0.1",)
         return addresses_towards([node.address or node.name for node in machine.nodes])
 
-    def _launcher(self, machine: Machine) -> Launcher:
+    def _launcher(self, probed: Probed) -> Launcher:
         if self._allocation is None:
             return LocalLauncher(self._folder, notify=self._inbox.put)
         from hpcsched.launch.srun import SrunLauncher
@@ -343,7 +345,8 @@ class _Life:
         return SrunLauncher(
             self._folder,
             allocation=self._allocation,
-            machine=machine,
+            machine=probed.machine,
+            step_gpus=step_gpus_of(self._allocation, probed),
             table=self._spec.launcher,
             environ=self._environ,
             notify=self._inbox.put,
@@ -519,6 +522,7 @@ class _Life:
         chores = [
             Chore(name="control", period_s=CONTROL_S, do=self._look_at_control),
             Chore(name="remark", period_s=CONTROL_S, do=remark),
+            Chore(name="seal", period_s=SEAL_LOOK_S, do=self._sealer.now_and_then),
         ]
         allocation = self._allocation
         if allocation is not None:
@@ -552,24 +556,11 @@ class _Life:
             self._say(complaint)
 
     def _seal(self) -> None:
-        """`log.h5` is made by a child, so that a crash in HDF5 or a full disk cannot hurt the run's end."""
-        try:
-            done = subprocess.run(
-                (sys.executable, "-m", "hpcsched.eventlog.seal", str(self._folder.root)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=SEAL_LIMIT_S,
-                check=False,
-                start_new_session=True,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        trouble = self._sealer.finish(SEAL_LIMIT_S)
+        if trouble is not None:
             self._say(
-                f"log.h5 could not be made ({error}); the journal is whole, `hpcsched report` makes it later"
+                f"log.h5 could not be made: {trouble}. The journal is whole; `hpcsched report` makes it later"
             )
-            return
-        if done.returncode != 0:
-            self._say(f"log.h5 could not be made: {done.stderr.strip()[-500:]}")
 
     def _slurm_version(self) -> str | None:
         version = None if self._allocation is None else self._allocation.version

@@ -313,3 +313,13 @@ def test_a_trial_that_ends_by_itself_has_not_left_for_a_restart() -> None:
     crew.heard(hello("n1"), 11.0)
     crew.heard(rank_hello(), 12.0)
     assert crew.heard(wire.Leaving(T, I, how="completed", training_iteration=9), 13.0).restart is None
+
+
+def test_a_trial_killed_on_a_silent_node_has_lost_its_node() -> None:
+    """One dead node holds several trials: the first that is missed has the others killed."""
+    crew = make_crew()
+    crew.heard(hello("n1"), 10.5)
+    crew.kill(12.0, "node n1 is down")
+    effects = crew.tick(10.5 + SILENT_AFTER_S + 0.1)
+    assert exited(effects.events).outcome is Outcome.NODE_FAILED
+    assert exited(effects.events).unproven
