@@ -1,6 +1,6 @@
 """Who held which GPU from when to when, folded from the steps.
 
-A holding begins with the StartTrial action and ends when the core gives the atom free: with the exit of the incarnation,
+A holding begins with the StartTrial action and ends when the core gives the atom free: with the exit (or refusal) of the incarnation,
 or, where its end was not proven then (quarantine), when the atom comes back. So as long as something of an incarnation
 may still run on a GPU, its holding lasts, and two holdings of a GPU never overlap.
 """
@@ -13,7 +13,13 @@ import msgspec
 
 from hpcsched.core.actions import StartTrial
 from hpcsched.core.enums import AtomState, TimerKind
-from hpcsched.core.events import ExperimentBegan, ExperimentResumed, TimerFired, TrialExited
+from hpcsched.core.events import (
+    ExperimentBegan,
+    ExperimentResumed,
+    LaunchRefused,
+    TimerFired,
+    TrialExited,
+)
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.eventlog.records import Step
@@ -58,7 +64,10 @@ class Holdings:
             case ExperimentResumed(machine=machine):
                 ended = self.end_all(event.time)
                 self._machine = machine
-            case TrialExited(trial_id=trial_id, incarnation=incarnation):
+            case (
+                TrialExited(trial_id=trial_id, incarnation=incarnation)
+                | LaunchRefused(trial_id=trial_id, incarnation=incarnation)
+            ):
                 self._let_go(trial_id, incarnation)
             case TimerFired(timer=TimerKind.KILL_WAIT, trial_id=int() as trial_id, incarnation=incarnation):
                 self._let_go(TrialId(trial_id), incarnation)

@@ -167,13 +167,17 @@ def _ask_nodes(
     if unknown:
         ask(unknown, None)
     # One dead node refuses the step to all; and Slurm's word on a node's GPUs may be wrong.
+    least = min((num for num in job_gpus.values() if num), default=1)
     asked_alone = 0
     for node in allocation.nodes:
         if node in answers or asked_alone == ALONE_AT_MOST:
             continue
         asked_alone += 1
         num = job_gpus[node]
-        for option in (f"--gpus={num}" if num else None, None, "--gres=none"):
+        # Seen on 22.05.8, in a job whose first node holds 1 GPU and whose second holds 3: a step on the second may ask
+        # for no more than 1, however it asks.
+        options = (f"--gpus={num}", f"--gres=gpu:{least}", None) if num else (None,)
+        for option in (*options, "--gres=none"):
             if node not in answers:
                 ask([node], option)
     silent = [node for node in allocation.nodes if node not in answers]
@@ -195,6 +199,15 @@ def job_gpus_of(allocation: Allocation) -> dict[str, int | None]:
     granted = {grant.node: grant.gpus.num for grant in allocation.grants if grant.gpus is not None}
     has = {fact.name: fact.gpus.num for fact in allocation.node_facts}
     return {node: granted.get(node, has.get(node)) for node in allocation.nodes}
+
+
+def step_gpus_of(allocation: Allocation, probed: Probed) -> dict[str, int]:
+    """How many GPUs a step can be shown on each node: what the job holds there, or fewer where the probe was shown fewer."""
+    told = job_gpus_of(allocation)
+    num_gpus = {node.name: len(node.gpus) for node in probed.machine.nodes}
+    num_gpus |= {node: num for node, num in told.items() if num is not None}
+    shown = {fact.node: len(fact.gpus) for fact in probed.facts}
+    return {node: min(num, shown.get(node) or num) for node, num in num_gpus.items()}
 
 
 def parse_answers(text: str) -> list[NodeFacts]:

@@ -143,7 +143,7 @@ class _Life:
 class SrunLauncher:
     """Brings up supervisors by srun inside the allocation. See `Launcher`.
 
-    `machine`: whose GPUs the job holds where Slurm does not say. Raises nothing: what cannot be started is a notice.
+    `machine`: whose GPUs the job holds where Slurm does not say. `step_gpus`: what a probe found that a step can be shown. Raises nothing: what cannot be started is a notice.
     """
 
     def __init__(
@@ -154,6 +154,7 @@ class SrunLauncher:
         machine: Machine,
         table: LauncherOptions,
         notify: Notify,
+        step_gpus: Mapping[str, int] | None = None,
         environ: Mapping[str, str] | None = None,
         python: str = sys.executable,
         pace: PaceLimits = PaceLimits(),  # noqa: B008 - frozen
@@ -174,6 +175,7 @@ class SrunLauncher:
         told = job_gpus_of(allocation)
         self._job_gpus = {node.name: len(node.gpus) for node in machine.nodes}
         self._job_gpus.update({node: num for node, num in told.items() if num is not None})
+        self._job_gpus.update(step_gpus or {})
         self._node_memory_mb: dict[str, int | None] = {}
         for atom in machine.atoms:
             before = self._node_memory_mb.get(atom.node, 0)

@@ -8,13 +8,22 @@ import pytest
 
 from hpcsched.core.actions import StartTrial
 from hpcsched.core.enums import AtomState
-from hpcsched.core.events import TimerFired, TrialExited
+from hpcsched.core.events import (
+    Event,
+    ExperimentBegan,
+    LaunchRefused,
+    TimerFired,
+    TrialExited,
+    TrialSubmitted,
+)
+from hpcsched.core.ids import Incarnation, TrialId
+from hpcsched.core.scheduler import Scheduler
 from hpcsched.eventlog.holdings import Holding
 from hpcsched.eventlog.reader import read_journal
-from hpcsched.eventlog.records import Step
+from hpcsched.eventlog.records import Header, Step
 from hpcsched.eventlog.state import RunState
 from hpcsched.runfolder import RunFolder
-from tests.support.runs import Script, a_run, asha_settings, go_on
+from tests.support.runs import Script, a_machine, a_run, asha_settings, go_on, some_settings
 
 
 def holdings_of(folder: RunFolder) -> list[Holding]:
@@ -97,3 +106,25 @@ def test_a_new_life_ends_what_the_dead_one_held(tmp_path: Path) -> None:
     for row in holdings_of(folder):
         if (row.trial_id, row.incarnation) in still:
             assert row.to_s == 9.0
+
+
+def test_a_refused_launch_holds_nothing() -> None:
+    """Its atoms are free at once, and another trial may start there while it waits for its next try."""
+    ended: list[Holding] = []
+    state = RunState(on_holding=ended.append)
+    scheduler = Scheduler(some_settings())
+    state.feed(Header(life=1, experiment="", name="x", metric="m", settings=some_settings(), began_at=0.0))
+    number = itertools.count(1)
+
+    def happens(event: Event) -> None:
+        actions = tuple(scheduler.handle(event))
+        state.feed(Step(n=next(number), event=event, actions=actions))
+
+    happens(ExperimentBegan(time=0.0, machine=a_machine(1, 1), deadline_s=100.0))
+    happens(TrialSubmitted(time=1.0, trial_id=TrialId(0), config={}))
+    happens(
+        LaunchRefused(time=2.0, trial_id=TrialId(0), incarnation=Incarnation(1), retry_at=9.0, why="busy")
+    )
+    happens(TrialSubmitted(time=3.0, trial_id=TrialId(1), config={}))
+    assert [(each.trial_id, each.from_s, each.to_s) for each in ended] == [(0, 1.0, 2.0)]
+    assert [(each.trial_id, each.from_s) for each in state.holdings()] == [(1, 3.0)]

@@ -14,10 +14,18 @@ from hpcsched.errors import AllocationError, CommandError
 from hpcsched.launch.allocation import Allocation, read_allocation
 from hpcsched.launch.command import run_command
 from hpcsched.launch.gpurequest import GpuRequest, gpu_requests
-from hpcsched.launch.probe import local_machine, probe_argv, probe_machine, read_machine
+from hpcsched.launch.probe import (
+    Probed,
+    local_machine,
+    probe_argv,
+    probe_machine,
+    read_machine,
+    step_gpus_of,
+)
 from hpcsched.launch.probe_node import MARK, gpus_of, mig_instances, read_node, visible_ids
 from hpcsched.topology.assemble import MachineOptions
 from hpcsched.topology.facts import GpuFact, NodeFacts
+from hpcsched.topology.machine import Machine
 from hpcsched.topology.slurmtext import GpuGrant, NodeGrant
 from tests.support.cluster import Cluster, cluster, confined_cluster, slurmbox  # noqa: F401 - fixtures
 from tests.support.slurmsays import SlurmSays
@@ -45,6 +53,12 @@ def test_the_command_line_is_one_task_a_node_that_waits_for_nobody() -> None:
         "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered", "--input=none", "--account=x", "/venv/bin/python", "-P", "-m",
         "hpcsched.launch.probe_node",
     )  # fmt: skip
+
+
+def test_a_step_is_not_asked_for_more_gpus_than_the_probe_was_shown() -> None:
+    facts = msgspec.json.decode(answer("b", 1).removeprefix(MARK), type=NodeFacts)
+    probed = Probed(machine=Machine(nodes=(), atoms=()), facts=(facts,), invented=False)
+    assert step_gpus_of(allocation(a=1, b=3), probed) == {"a": 1, "b": 1}
 
 
 def test_unequal_nodes_are_asked_one_by_one() -> None:

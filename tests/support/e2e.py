@@ -274,19 +274,22 @@ class Run:
         with h5py.File(self.folder.log) as log:
             return {int(row["trial_id"]): row["state"].decode() for row in log["trials"][()]}
 
-    def leftovers(self) -> list[str]:
+    def leftovers(self, *, steps: bool = True) -> list[str]:
         """Processes (and steps) of this run that live."""
         found = [f"{pid} {line}" for pid, line in processes_of(self.job.run_dir)]
-        if self.inside is not None and self.inside.job_id in self.inside.cluster.jobs():
+        if steps and self.inside is not None and self.inside.job_id in self.inside.cluster.jobs():
             found += [f"step {step}" for step in self.inside.steps()]
         return found
 
-    def check(self, *, best: bool = True, left: Sequence[str] = ()) -> None:
-        """After any end in order: nothing left behind, no GPU given twice, replay equal, the log whole, best/ whole."""
+    def check(self, *, best: bool = True, ghosts: bool = False) -> None:
+        """After any end in order: nothing left behind, no GPU given twice, replay equal, the log whole, best/ whole.
+
+        `ghosts`: Slurm may show steps that have no process any more.
+        """
         # Slurm shows a step for a moment after its last process has gone.
         wait_until(
-            lambda: not self.leftovers(),
-            lambda: f"nothing is left: {self.leftovers()}\n{self.told()}",
+            lambda: not self.leftovers(steps=not ghosts),
+            lambda: f"nothing is left: {self.leftovers(steps=not ghosts)}\n{self.told()}",
             limit_s=15.0,
         )
         assert "Traceback" not in self.err, self.told()
