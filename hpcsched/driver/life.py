@@ -25,9 +25,7 @@ from hpcsched.config.load import load_experiment
 from hpcsched.config.settings import core_settings
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import events as ev
-from hpcsched.core.actions import DeleteCheckpoint, PublishBest
-from hpcsched.core.enums import ExperimentState, TrialState
-from hpcsched.core.ids import TrialId
+from hpcsched.core.enums import ExperimentState
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.settings import Settings
 from hpcsched.driver import inbox as ib
@@ -37,8 +35,9 @@ from hpcsched.driver.control import take_controls
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.folder import make_run_folder
 from hpcsched.driver.keeper import Chore, Keeper
-from hpcsched.driver.loop import Loop, reserve_s, tell_sampler
+from hpcsched.driver.loop import Loop, reserve_s
 from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
+from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.screen import make_screen
@@ -48,14 +47,13 @@ from hpcsched.errors import (
     AllocationError,
     InputError,
     LogError,
-    ReplayDiffersError,
     RunFolderError,
     SupersededError,
 )
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.lease import Lease, acquire
 from hpcsched.eventlog.reader import JournalReader
-from hpcsched.eventlog.records import End, Header, Step
+from hpcsched.eventlog.records import End, Header
 from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
@@ -94,19 +92,6 @@ class Result(msgspec.Struct, frozen=True):
     folder: RunFolder
     best: dict[str, Any] | None
     why: str = ""
-
-
-class _Past(msgspec.Struct):
-    """What the journal of the lives before says."""
-
-    header: Header
-    scheduler: Scheduler
-    last_n: int
-    last_time_s: float
-    best: PublishBest | None
-    deletions: list[DeleteCheckpoint]
-    told: dict[TrialId, tuple[int, TrialState]]
-    ends: tuple[Any, ...]
 
 
 def run_experiment(
@@ -279,7 +264,7 @@ class _Life:
 
     def run(self) -> Result:
         sampler = make_sampler(self._spec, seed=self._spec.experiment.seed)
-        past = self._read_past(sampler) if self._request.resume else None
+        past = read_past(self._folder, sampler) if self._request.resume else None
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
             return self._result(past.scheduler.state, "this run has ended already")
         keys = create_keys(self._folder.keys / str(self._lease.life))
@@ -352,59 +337,10 @@ class _Life:
             notify=self._inbox.put,
         )
 
-    def _read_past(self, sampler: Sampler) -> _Past:
-        reader = JournalReader(self._folder)
-        past: _Past | None = None
-        for record in reader.poll():
-            match record:
-                case Header():
-                    if past is None:
-                        past = _Past(
-                            header=record,
-                            scheduler=Scheduler(record.settings),
-                            last_n=0,
-                            last_time_s=0.0,
-                            best=None,
-                            deletions=[],
-                            told={},
-                            ends=(),
-                        )
-                case Step():
-                    assert past is not None, "the reader checks that a header comes first"
-                    self._replay(past, record, sampler)
-                case _:
-                    pass
-        if past is None:
-            raise LogError(f"{self._folder.journal}: the journal has no header: nothing was ever begun here")
-        past.ends = reader.ends
-        return past
-
-    def _replay(self, past: _Past, step: Step, sampler: Sampler) -> None:
-        if isinstance(step.event, ev.TrialSubmitted):
-            if sampler.learns:
-                sampler.ask(step.event.trial_id)
-            sampler.rebuild([(step.event.trial_id, step.event.config)])
-        actions = past.scheduler.handle(step.event)
-        if tuple(actions) != tuple(step.actions):
-            raise ReplayDiffersError(
-                f"{self._folder.root}: event {step.n} is answered otherwise by this version of hpcsched than the log "
-                "says, so the run cannot be resumed with it. Use the version of the log "
-                f"({past.header.provenance.get('hpcsched', 'unknown')}), or begin a new run. "
-                f"`hpcsched replay {self._folder.root}` shows the difference"
-            )
-        past.last_n = step.n
-        past.last_time_s = max(past.last_time_s, step.event.time)
-        for action in actions:
-            if isinstance(action, PublishBest):
-                past.best = action
-            elif isinstance(action, DeleteCheckpoint):
-                past.deletions.append(action)
-        tell_sampler(sampler, past.scheduler, step.event, past.told)
-
     def _conduct(
         self,
         sampler: Sampler,
-        past: _Past | None,
+        past: Past | None,
         server: Server,
         probed: Probed,
         channel: Channel,

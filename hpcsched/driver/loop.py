@@ -27,7 +27,7 @@ from hpcsched.channel.server import Arrived, Server
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
-from hpcsched.core.enums import ExperimentState, Outcome, PreemptReason, TrialState
+from hpcsched.core.enums import ExperimentState, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
@@ -38,6 +38,7 @@ from hpcsched.driver.deadline import limits
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
 from hpcsched.driver.timers import Timers
+from hpcsched.driver.told import tell_sampler
 from hpcsched.errors import SupersededError
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.records import Note, Step
@@ -449,20 +450,14 @@ class Loop:
                 pass
 
     def _keep_spares(self, now: float) -> None:
-        """One a node, once nobody there is starting: an import would slow that start."""
+        """So many a node. They import while the first trials do: whoever comes next then starts in a moment."""
         if not self._warm or self._state is not None:
             return
         for number in self._spares.silent(now, SILENT_AFTER_S):
             self._end_spare(number)
-        starting = {
-            node.node
-            for crew in self._crews.values()
-            if not crew.closed and not crew.rank_present
-            for node in crew.spec.nodes
-        }
         if not self._crews:
             return  # nobody trains: there is nothing yet (or any more) to be ready for
-        nodes = [name for name in self._nodes if name not in starting and name not in self._down]
+        nodes = [name for name in self._nodes if name not in self._down]
         for number, node in self._spares.missing(nodes, now):
             spec = SpareSpec(
                 number=number,
@@ -698,23 +693,3 @@ def _reason(notice: StepEnded | StepRefused | NodesGone) -> str:
 def reserve_s(spec: ExperimentSpec) -> float:
     """Before the allocation's end: what the driver itself needs to seal the log and leave."""
     return 10.0 if spec.timeouts.reserve is None else spec.timeouts.reserve
-
-
-def tell_sampler(
-    sampler: Sampler, scheduler: Scheduler, event: ev.Event, told: dict[TrialId, tuple[int, TrialState]]
-) -> None:
-    """Model-based samplers learn a trial's score when it leaves the field (paused, stopped, completed, failed).
-
-    A function of the logged events alone, so that a resumed driver rebuilds the sampler by the same calls.
-    """
-    if not isinstance(event, ev.TrialExited):
-        return
-    trial = scheduler.trials[event.trial_id]
-    if trial.state in (TrialState.PENDING, TrialState.STARTING, TrialState.RUNNING, TrialState.PREEMPTING):
-        return
-    if event.outcome is not Outcome.COMPLETED and trial.score is None:
-        return
-    key = (trial.training_iteration, trial.state)
-    if told.get(event.trial_id) != key:
-        told[event.trial_id] = key
-        sampler.tell(event.trial_id, trial.config, trial.training_iteration, trial.score, trial.state)
