@@ -597,6 +597,7 @@ class Loop:
             restore=None if restore is None else str(restore),
             restore_iteration=0 if checkpoint is None else checkpoint.training_iteration,
             wrap=table.launcher.wrap,
+            mpi=table.launcher.mpi,
             invented_gpus=self._invented_gpus,
             checkpoint_budget=table.checkpoint.budget,
             group_timeout_s=table.timeouts.group,

@@ -1,8 +1,7 @@
 """Which spare waits on which node. Pure: no sockets, no clock.
 
 A spare is a supervisor in its own step that has imported torch and waits (design, "Warm start"). So many a node are
-kept; an incarnation takes one on each of its nodes, or starts cold. New ones are started once the incarnation that took
-the last ones is up, so that imports do not slow its start. A node whose spares fail is left alone for ever longer.
+kept; an incarnation takes one on each of its nodes, or starts cold. A node whose spares fail is left alone for ever longer.
 """
 
 from __future__ import annotations
