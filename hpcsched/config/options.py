@@ -91,6 +91,10 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
         Number(0),
         "A trial is paused when it promises less than so many times what a newcomer does.",
     ),
+    ("deadline", "scouts"): (
+        Whole(0),
+        "Trials that share all atoms until the time of an iteration is known; 0: all start on one atom.",
+    ),
     ("deadline", "early_stop"): (Flag(), "Trials are paused at rungs for newcomers."),
     ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, when that pays."),
     ("hypersched", "shrink_pays"): (Flag(), "A trial is shrunk only when that pays for its restart."),

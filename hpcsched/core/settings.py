@@ -76,8 +76,15 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """L: iterations after which a doubling is assumed to bring half of the growth."""
     stay: float = 0.7
     """A trial is paused when it promises less than so many times what a newcomer does."""
+    scouts: int = 1
+    """Trials that share all atoms at first, until one iteration has shown how long it takes; 0: one atom each."""
+    cheap: float = 1.0
+    """How far the worth of a newcomer counts that most can be told to be hopeless soon: 0 (not) to 1."""
+    sure: float = 0.8
+    """Correlation with the ranks at R from which the leader is finished first."""
     early_stop: bool = True
     narrow: bool = True
+    spearhead: bool = True
 
 
 PolicySettings: TypeAlias = (

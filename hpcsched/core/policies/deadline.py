@@ -28,7 +28,7 @@ from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.percentile import RunningPercentile
 from hpcsched.core.policies.deadline_evidence import FEWEST_COMPARED, Evidence, deviate
-from hpcsched.core.policies.deadline_outlook import Field, Outlook, best_plan, improvement
+from hpcsched.core.policies.deadline_outlook import Field, Outlook, Plan, best_plan, improvement, width
 from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.resize import Gain, gain_of
 from hpcsched.core.settings import DeadlineSettings, Settings
@@ -73,6 +73,13 @@ class Deadline:
         """Contenders that wait for their size."""
         self._kept: set[TrialId] = set()
         """Contenders of a narrowed field."""
+        self._scouts = options.scouts
+        """Trials that start larger, so that the time of an iteration is known soon; 0: it is."""
+        self._start_size = 1
+        self._leader: TrialId | None = None
+        """The best of the running ones, when last planned."""
+        self._finished = -math.inf
+        """Standing of the best that was made a spearhead."""
         self._plan_at = 0.0
         self._course: _Course | None = None
         self._because = ""
@@ -85,7 +92,7 @@ class Deadline:
 
     def trial_started(self, view: View, trial: TrialView) -> None:
         self._evidence.came_back(trial.trial_id)
-        if trial.num_atoms >= self._grow.get(trial.trial_id, 0):
+        if trial.num_atoms == self._grow.get(trial.trial_id, 0):
             self._grow.pop(trial.trial_id, None)
 
     def trial_left(self, view: View, trial: TrialView) -> None:
@@ -95,12 +102,13 @@ class Deadline:
             self._queue.add_interrupted(trial)
             return
         self._grow.pop(trial_id, None)
-        self._kept.discard(trial_id)
+        if trial_id in self._kept:
+            self._kept.remove(trial_id)
+            self._plan_at = view.now
         if trial.state is TrialState.PAUSED:
             heappush(self._paused, (-self._worth(view, trial), trial_id))
         elif trial.state is TrialState.COMPLETED and trial.training_iteration:
             self._completed.add(float(trial.training_iteration))
-        self._plan_at = view.now
 
     # ---- a result
 
@@ -108,6 +116,8 @@ class Deadline:
         trial_id = trial.trial_id
         if trial.last_iter_s:
             self._iteration.add(trial.last_iter_s * view.scaling(trial.num_atoms))
+            if self._scouts:
+                self._scouts_are_back(view)
         rung = self._evidence.report(trial_id, trial.training_iteration, trial.score)
         wanted = self._grow.get(trial_id)
         if wanted is not None:
@@ -119,9 +129,11 @@ class Deadline:
     def _grown(self, view: View, trial: TrialView, wanted: int) -> Sequence[Decision]:
         """A contender takes its size as soon as the atoms are there."""
         size = trial.num_atoms
-        if wanted <= size:
+        if wanted == size:
             self._grow.pop(trial.trial_id)
             return ()
+        if wanted < size:
+            return (Resize(trial.trial_id, wanted, self._because),)
         if view.num_free < wanted - size:
             return ()
         gain = self._gain(view, size, wanted)
@@ -145,6 +157,37 @@ class Deadline:
             margin=MARGIN,
         )
 
+    # ---- 0. how wide is the field?
+
+    def _scouts_are_back(self, view: View) -> None:
+        """The time of an iteration is known: is the field to be wide, of trials on one atom, or narrow from the start?"""
+        left = view.time_left_s()
+        self._scouts = 0
+        if left is None:
+            plan_size = 1
+        else:
+            outlook = self._outlook(view, left)
+            assert outlook is not None
+            plan = self._width(view, outlook, view.num_atoms)
+            plan_size = plan.size
+            self._because = (
+                f"an iteration takes {outlook.iteration_s:.6g} s on one atom and {left:.6g} s are left: trials on "
+                f"{plan.size} atoms promise most"
+            )
+        self._start_size = plan_size
+        for trial in view.live():
+            if trial.num_atoms > plan_size:
+                self._grow[trial.trial_id] = plan_size
+
+    def _width(self, view: View, outlook: Outlook, num_atoms: int) -> Plan:
+        return width(
+            outlook,
+            num_atoms,
+            size_for=lambda num: self._useful(view, num_atoms // num),
+            scaling=view.scaling,
+            restart_s=lambda size: view.restart_cost_s(size) or 0.0,
+        )
+
     # ---- 1. does it stay?
 
     def _index(self, course: _Course, z: float, seen: float, done: float, left_s: float) -> float:
@@ -161,7 +204,11 @@ class Deadline:
     def _newcomer(self, view: View, course: _Course) -> float:
         left = view.time_left_s()
         assert left is not None
-        return self._index(course, 0.0, 0.0, 0.0, left - (view.restart_cost_s(1) or 0.0))
+        worth = self._index(course, 0.0, 0.0, 0.0, left - (view.restart_cost_s(1) or 0.0))
+        if self._options.early_stop:
+            early = course.outlook.foretold(1.0, 16.0)
+            worth /= 1.0 - self._options.cheap * early * early
+        return worth
 
     def _worth(self, view: View, trial: TrialView) -> float:
         course = self._course
@@ -181,9 +228,8 @@ class Deadline:
             return ()
         if view.search_exhausted and not self._queue.has_new(view):
             return ()
-        rung = self._evidence.num_rungs(trial.trial_id) - 1
-        place, num = self._evidence.standing(trial.trial_id, rung)
-        if place == 1 or num < FEWEST_COMPARED:
+        z, seen = self._evidence.z(trial.trial_id)
+        if not seen or trial.trial_id == self._leader:
             return ()
         worth = self._worth(view, trial)
         newcomer = self._newcomer(view, course)
@@ -192,8 +238,8 @@ class Deadline:
         return (
             Pause(
                 trial.trial_id,
-                f"number {place} of {num} at iteration {trial.training_iteration}: it can be expected to improve on the "
-                f"best by {worth:.3g} an iteration, a newcomer by {newcomer:.3g}",
+                f"at iteration {seen} it stands {z:+.2f} spreads from the mean: it can be expected to improve on the best by "
+                f"{worth:.3g} an iteration, a newcomer by {newcomer:.3g}",
             ),
         )
 
@@ -206,13 +252,15 @@ class Deadline:
         most = self._most
         if self._completed.num >= 3:
             most = min(most, math.ceil(self._completed.value() or most))
+        growth, seen_at = self._evidence.growth()
         return Outlook(
             left_s,
             iteration,
             most,
             self._evidence.rho(),
-            self._evidence.growth(),
+            growth,
             self._options.saturation,
+            seen_at,
         )
 
     def _useful(self, view: View, most: int) -> int:
@@ -235,15 +283,23 @@ class Deadline:
         outlook = self._outlook(view, left)
         if outlook is None:
             return []
+        free = view.num_free
+        if free > 1:
+            self._start_size = self._width(view, outlook, free).size
+        elif self._start_size > 1 and view.now > 0:
+            self._start_size = 1
         running = [trial for trial in view.live() if trial.state is TrialState.RUNNING]
         known = [trial for trial in running if self._evidence.num_rungs(trial.trial_id)]
         if not known:
             return []
         ranked = sorted(known, key=self._order_of, reverse=True)
         first = ranked[0]
+        self._leader = first.trial_id
         num = len(view.live())
         seen = max(num, self._evidence.num_seen)
         field = Field(num, min(trial.num_atoms for trial in running), first.training_iteration, seen)
+        if self._scouts:
+            return []
         best, never = best_plan(
             outlook,
             field,
@@ -259,7 +315,7 @@ class Deadline:
             deviate(1, max(2, seen)),
         )
         if not self._options.narrow or best.wait_s > 0 or best.num >= num or len(known) < min(num, 2):
-            return []
+            return self._spearhead(view, outlook, ranked)
         self._because = (
             f"{best.num} of {num} contenders on {best.size} atoms can be expected to reach {best.value:.3f}, all of them "
             f"{never.value:.3f} (in spreads; rho {outlook.rho:.2f}, growth {outlook.growth:.2f} a doubling)"
@@ -270,6 +326,46 @@ class Deadline:
         return [
             Pause(trial.trial_id, self._because) for trial in view.live() if trial.trial_id not in self._kept
         ]
+
+    def _spearhead(self, view: View, outlook: Outlook, ranked: list[TrialView]) -> list[Decision]:
+        """Where ranks are reliable and trials scale well, the leader is finished before the others: it is safe then, and
+        costs hardly more atom-seconds than it would have anyway."""
+        first = ranked[0]
+        done = first.training_iteration
+        if not self._options.spearhead or self._kept or len(ranked) < 2:
+            return []
+        z, seen = self._evidence.z(first.trial_id)
+        rho = outlook.foretold(seen, outlook.max_iterations)
+        if rho < self._options.sure or self._evidence.num_seen < 2 * view.num_atoms:
+            return []
+        size = self._useful(view, view.num_atoms)
+        while size > 1 and view.scaling(size) < 0.5 * size:
+            size = view.sizes.floor(size // 2)
+        if size <= first.num_atoms:
+            return []
+        to_do_s = (outlook.max_iterations - done) * outlook.iteration_s
+        needs_s = to_do_s / view.scaling(size) + (view.restart_cost_s(size) or 0.0)
+        alone_s = to_do_s / view.scaling(first.num_atoms)
+        if needs_s > 0.5 * outlook.left_s or needs_s > 0.5 * alone_s:
+            return []
+        if z <= self._finished:
+            return []
+        self._finished = z
+        self._because = (
+            f"the ranks foretell the end (rho {rho:.2f}) and trial {first.trial_id} can be finished on {size} atoms in "
+            f"{needs_s:.6g} s of {outlook.left_s:.6g} s"
+        )
+        self._kept = {first.trial_id}
+        self._grow = {first.trial_id: size}
+        missing = size - first.num_atoms - view.num_free
+        decisions: list[Decision] = []
+        others = [trial for trial in view.live() if trial is not first]
+        for trial in sorted(others, key=self._order_of):
+            if missing <= 0:
+                break
+            decisions.append(Pause(trial.trial_id, self._because))
+            missing -= trial.num_atoms
+        return decisions
 
     def _order_of(self, trial: TrialView) -> tuple[float, float]:
         z, seen = self._evidence.z(trial.trial_id)
@@ -285,14 +381,18 @@ class Deadline:
         return view.num_free - reserved
 
     def next_start(self, view: View) -> Start | Drop | None:
+        if view.now >= self._plan_at and view.num_free:
+            self._decided.extend(self._plan(view))
         if not view.num_free:
             return None
         interrupted = self._queue.next_interrupted(view)
         if interrupted is not None:
             return interrupted
-        if self._spare(view) < 1:
+        spare = self._spare(view)
+        if spare < 1:
             return None
         self._forget_ended(view)
+        size = view.sizes.floor(min(spare, self._size_to_start(view)))
         course = self._course
         if self._paused and course is not None:
             trial = view.trial(self._paused[0][1])
@@ -303,10 +403,18 @@ class Deadline:
                 heappop(self._paused)
                 return Start(
                     trial.trial_id,
-                    1,
+                    size,
                     f"it goes on: {worth:.3g} an iteration can be expected of it, {newcomer:.3g} of a newcomer",
                 )
-        return self._queue.next_new(view)
+        start = self._queue.next_new(view)
+        if start is None or size == 1:
+            return start
+        return Start(start.trial_id, size, f"{start.because}; {size} atoms each promise most")
+
+    def _size_to_start(self, view: View) -> int:
+        if self._scouts:
+            return self._useful(view, max(1, view.num_atoms // self._scouts))
+        return self._start_size
 
     def _forget_ended(self, view: View) -> None:
         while self._paused and view.trial(self._paused[0][1]).state is not TrialState.PAUSED:
@@ -316,9 +424,10 @@ class Deadline:
         return max(0, self._spare(view))
 
     def idle_moves(self, view: View) -> Sequence[Decision]:
-        if view.now < self._plan_at:
-            return ()
-        return self._plan(view)
+        if view.now >= self._plan_at:
+            self._decided.extend(self._plan(view))
+        decided, self._decided = self._decided, []
+        return decided
 
     def finished(self, view: View) -> str | None:
         self._forget_ended(view)

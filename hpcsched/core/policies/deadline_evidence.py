@@ -25,7 +25,7 @@ from hpcsched.core.ids import TrialId
 NORMAL = NormalDist()
 MOST_COMPARED = 64
 """Trials (the latest ones) that a correlation is computed on."""
-FEWEST_COMPARED = 4
+FEWEST_COMPARED = 3
 DOUBLING = 2
 """Rungs a doubling."""
 
@@ -144,13 +144,13 @@ class Evidence:
         weight = self._prior_weight
         for rung in range(len(self.rungs) - DOUBLING):
             pairs = self._pairs(rung)
-            if len(pairs) > FEWEST_COMPARED:
-                weight += len(pairs)
-                total += len(pairs) * _spearman(pairs)
+            if len(pairs) >= FEWEST_COMPARED:
+                weight += len(pairs) / DOUBLING
+                total += len(pairs) / DOUBLING * _spearman(pairs)
         return min(0.99, max(0.0, total / weight))
 
-    def growth(self) -> float:
-        """Growth of the better half over the latest doubling that enough trials have seen, in spreads."""
+    def growth(self) -> tuple[float, float]:
+        """(growth of the better half over the latest doubling that enough trials have seen, in spreads; at which iteration)."""
         for rung in range(len(self.rungs) - DOUBLING - 1, -1, -1):
             pairs = sorted(self._pairs(rung), key=lambda pair: pair[1], reverse=True)
             if len(pairs) >= FEWEST_COMPARED:
@@ -160,10 +160,10 @@ class Evidence:
                 if spread > 0 and math.isfinite(grown):
                     seen = min(4.0, grown / spread)
                     weight = len(pairs)
-                    return (seen * weight + self._growth * self._prior_weight / 2) / (
-                        weight + self._prior_weight / 2
-                    )
-        return self._growth
+                    prior = self._prior_weight / 2
+                    middle = math.sqrt(self.rungs[rung] * self.rungs[rung + DOUBLING])
+                    return (seen * weight + self._growth * prior) / (weight + prior), middle
+        return self._growth, 1.0
 
     def _pairs(self, rung: int) -> list[tuple[float, float]]:
         """Scores at a rung and a doubling later, of the latest trials that reached both."""

@@ -41,18 +41,24 @@ class Outlook(NamedTuple):
     growth: float
     saturation: float
     """L."""
+    seen_at: float = 1.0
+    """Iterations at which the growth was measured."""
 
     def maturity(self, iterations: float) -> float:
         """m(x): growth from ever so early until x iterations, in doublings; at most 0."""
         reached = min(float(self.max_iterations), max(1.0, iterations))
         square = reached * reached
-        return 0.5 * math.log2(square / (self.saturation * self.saturation + square))
+        limit = self.saturation * self.saturation
+        slope = limit / (limit + self.seen_at * self.seen_at)
+        return 0.5 * math.log2(square / (limit + square)) / slope
 
     def foretold(self, now: float, then: float) -> float:
         """rho_K: correlation of the standings at `now` and `then` iterations."""
+        if now < 1:
+            return 0.0
         if then <= now:
             return 0.999
-        return min(0.999, math.pow(self.rho, math.log2(then / max(0.5, now))))
+        return min(0.999, math.pow(self.rho, math.log2(then / now)))
 
 
 class Plan(NamedTuple):
@@ -99,22 +105,53 @@ def best_plan(
     reach = min(until_r, field.iterations + speed * outlook.left_s)
     never = Plan(field.num, field.size, outlook.left_s, value(field.num, outlook.left_s, reach, reach), reach)
     best = never
+    lag_s = 1.0 / speed
     num = 1
     while num < field.num:
         size = size_for(num)
         if size > field.size:
             faster = scaling(size) / outlook.iteration_s
-            lost_s = restart_s(size) + 0.5 * outlook.iteration_s / scaling(field.size)
             for share in LATER:
                 wait_s = share * outlook.left_s
                 judged = min(until_r, field.iterations + speed * wait_s)
-                reached = judged + faster * max(0.0, outlook.left_s - wait_s - lost_s)
-                reached = min(until_r, reached)
+                at_once_s = outlook.left_s - wait_s - lag_s - restart_s(size)
+                if at_once_s <= 0:
+                    break
+                reached = min(until_r, judged + 1 + faster * at_once_s)
                 worth = value(num, wait_s, reached, judged)
                 if worth > best.value + 1e-9:
                     best = Plan(num, size, wait_s, worth, reached)
         num *= 2
     return best, never
+
+
+def width(
+    outlook: Outlook,
+    num_atoms: int,
+    *,
+    size_for: Callable[[int], int],
+    scaling: Callable[[int], float],
+    restart_s: Callable[[int], float],
+) -> Plan:
+    """How many newcomers shall share free atoms: the plan of the field that is worth most, narrowed later or not."""
+    best: Plan | None = None
+    num = num_atoms
+    while num >= 1:
+        size = size_for(num)
+        left_s = outlook.left_s - restart_s(size)
+        plan, _ = best_plan(
+            outlook._replace(left_s=left_s),
+            Field(num, size, 0.0, num),
+            size_for=size_for,
+            scaling=scaling,
+            restart_s=restart_s,
+            seen_per_s=0.0,
+        )
+        if best is None or plan.value > best.value + 1e-9:
+            best = Plan(num, size, plan.wait_s, plan.value, plan.iterations)
+        num //= 2
+    assert best is not None
+    return best
 
 
 def improvement(mean: float, spread: float, best: float) -> float:
