@@ -276,6 +276,7 @@ class Scheduler:
         self.state = ExperimentState.RUNNING
         for trial in list(self._live.values()):
             trial.node_fault = False
+            self._unreserve(trial)  # what was reserved belongs to the old machine: nobody starts before the new one is known
             self._settle(trial, Outcome.PREEMPTED, "the driver was restarted", unproven=(), wanted_gone=True)
         self._ledger = Ledger(event.machine, time=self.now, sums=self._ledger.seconds(self.now))
         self._in_quarantine.clear()

@@ -557,6 +557,17 @@ def test_after_a_resume_everybody_goes_on_from_the_last_checkpoint_on_another_ma
     assert talk.result(1, 2, 0.9, incarnation=1) == [], "the old life's word"
 
 
+def test_a_resume_on_the_way_to_a_resize_starts_on_the_new_machine_only() -> None:
+    """Found by tests.faults.driver_kill: the resized trial was launched on the old ledger, and its atoms given out again."""
+    talk = growing()
+    talk.saved(0, 1)
+    said = talk.send(ExperimentResumed(2.0, machine(1, 2), 1000.0))
+    starts = [line for line in said if line.startswith("StartTrial")]
+    assert starts == ["StartTrial 0.2 on 0,1 from 1"]
+    held = [atom for atom in range(2) if talk.scheduler.atom_state(AtomId(atom)) is AtomState.HELD]
+    assert held == [0, 1]
+
+
 def test_a_resume_after_the_end_says_the_end_again() -> None:
     talk = running(Talk(settings(max_iterations=1, num_trials=1), atoms=1))
     talk.result(0, 1, 0.5)
