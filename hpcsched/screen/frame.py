@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from hpcsched.screen.parts import atom_lines, colour_of, deadline_line, fitted, 
 LIVE = (TrialState.RUNNING, TrialState.STARTING, TrialState.PREEMPTING)
 KEYS_HELP = "up/down choose  e explain  l logs  s stop trial  S stop run  x extend  q quit"
 LEAST_TABLE_LINES = 6
+MOST_FOOT_LINES = 3
+LEAST_HEIGHT_FOR_FOOT = 8
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -54,7 +57,7 @@ def frame(seen: Seen, ui: Ui, width: int, height: int | None, *, ascii_only: boo
     """height None: as many lines as it takes (a file, a pipe)."""
     width = max(20, width)
     top = _head(seen, width, ascii_only)
-    foot = _foot(ui, width)
+    foot = [] if height is not None and height < LEAST_HEIGHT_FOR_FOOT else _foot(seen, ui, width)
     room = None if height is None else max(0, height - len(top) - len(foot))
     if seen.run.machine is not None:
         most = 10**6 if room is None else max(1, min(room // 3, room - LEAST_TABLE_LINES))
@@ -192,12 +195,37 @@ def _pane(ui: Ui, width: int, room: int) -> list[Text]:
     return [fitted(Text(line), width) for line in wrapped[ui.pane_top : ui.pane_top + room]]
 
 
-def _foot(ui: Ui, width: int) -> list[Text]:
+def _foot(seen: Seen, ui: Ui, width: int) -> list[Text]:
     if not ui.show_keys:
         return []
     if ui.prompt is not None:
         return [fitted(Text(f"{ui.prompt} {ui.answer}_", "bold"), width)]
     if ui.message:
-        return [fitted(Text(clean_line(ui.message), "bold"), width)]
-    words = "up/down scroll  Esc back to the trials  q quit" if ui.pane is not None else KEYS_HELP
-    return [fitted(Text(words, "dim"), width)]
+        return [
+            Text(line, "bold") for line in _wrapped(clean_line(ui.message, 2000), width)[:MOST_FOOT_LINES]
+        ]
+    if ui.pane is not None:
+        return [fitted(Text("up/down scroll  Esc back to the trials  q quit", "dim"), width)]
+    return [*_chosen(seen, ui, width), fitted(Text(KEYS_HELP, "dim"), width)]
+
+
+def _chosen(seen: Seen, ui: Ui, width: int) -> list[Text]:
+    """The chosen trial's configuration and the whole reason, which the table has no room for."""
+    trials = ordered(seen.run)
+    if not trials:
+        return []
+    trial = trials[min(max(0, ui.chosen), len(trials) - 1)]
+    config = ", ".join(f"{name} = {_plain(value)}" for name, value in trial.config.items())
+    why = seen.run.because.get(trial.trial_id, "")
+    lines = _wrapped(
+        clean_line(f"trial {trial.trial_id}: {config}" + (f"; {why}" if why else ""), 600), width
+    )
+    return [Text(line) for line in lines[:MOST_FOOT_LINES]]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=True) or [""]
