@@ -93,12 +93,13 @@ class Ledger:
 
     def hold(self, trial_id: TrialId, atoms: Iterable[AtomId]) -> None:
         """FREE, or RESERVED for this trial, or HELD by it already -> HELD."""
+        taken: list[AtomId] = []
         for atom_id in atoms:
             state = self._state[atom_id]
             if state is AtomState.HELD and self._holder[atom_id] == trial_id:
                 continue
             if state is AtomState.FREE:
-                self._pool.take((atom_id,))
+                taken.append(atom_id)
                 self.num_free -= 1
             else:
                 assert state is AtomState.RESERVED, f"atom {atom_id} is {state}"
@@ -107,19 +108,23 @@ class Ledger:
             self._state[atom_id] = AtomState.HELD
             self._holder[atom_id] = trial_id
             self.num_held += 1
+        self._pool.take(taken)
 
     def reserve(self, trial_id: TrialId, atoms: Iterable[AtomId]) -> None:
         """FREE -> RESERVED."""
+        taken: list[AtomId] = []
         for atom_id in atoms:
             assert self._state[atom_id] is AtomState.FREE, f"atom {atom_id} is {self._state[atom_id]}"
-            self._pool.take((atom_id,))
+            taken.append(atom_id)
             self.num_free -= 1
             self.num_reserved += 1
             self._state[atom_id] = AtomState.RESERVED
             self._holder[atom_id] = trial_id
+        self._pool.take(taken)
 
     def release(self, atoms: Iterable[AtomId]) -> None:
         """HELD or RESERVED -> FREE, or DOWN where it cannot be used."""
+        freed: list[AtomId] = []
         for atom_id in atoms:
             state = self._state[atom_id]
             if state is AtomState.HELD:
@@ -127,7 +132,8 @@ class Ledger:
             else:
                 assert state is AtomState.RESERVED, f"atom {atom_id} is {state}"
                 self.num_reserved -= 1
-            self._settle(atom_id)
+            self._settle(atom_id, freed)
+        self._pool.give(freed)
 
     def quarantine(self, atoms: Iterable[AtomId]) -> None:
         """HELD -> QUARANTINED; the holder is remembered."""
@@ -139,10 +145,12 @@ class Ledger:
 
     def end_quarantine(self, atoms: Iterable[AtomId]) -> None:
         """QUARANTINED -> FREE, or DOWN; others stay as they are (word of them has come before)."""
+        freed: list[AtomId] = []
         for atom_id in atoms:
             if 0 <= atom_id < self.num_total and self._state[atom_id] is AtomState.QUARANTINED:
                 self.num_quarantined -= 1
-                self._settle(atom_id)
+                self._settle(atom_id, freed)
+        self._pool.give(freed)
 
     def node_down(self, node: str) -> None:
         self._down_nodes.add(node)
@@ -162,31 +170,35 @@ class Ledger:
         self._aside.difference_update(atoms)
         self._look_again(atoms)
 
-    def _settle(self, atom_id: AtomId) -> None:
-        """Nobody has the atom any more, and it is in no counter."""
+    def _settle(self, atom_id: AtomId, freed: list[AtomId]) -> None:
+        """Nobody has the atom any more, and it is in no counter. The caller gives what is `freed` to the pool, at once."""
         self._holder[atom_id] = None
         if self.is_usable(atom_id):
             self._state[atom_id] = AtomState.FREE
-            self._pool.give((atom_id,))
+            freed.append(atom_id)
             self.num_free += 1
         else:
             self._state[atom_id] = AtomState.DOWN
             self.num_down += 1
 
     def _look_again(self, atoms: Iterable[AtomId]) -> None:
+        lost: list[AtomId] = []
+        won: list[AtomId] = []
         for atom_id in atoms:
             state = self._state[atom_id]
             usable = self.is_usable(atom_id)
             if state is AtomState.FREE and not usable:
-                self._pool.take((atom_id,))
+                lost.append(atom_id)
                 self.num_free -= 1
                 self.num_down += 1
                 self._state[atom_id] = AtomState.DOWN
             elif state is AtomState.DOWN and usable:
-                self._pool.give((atom_id,))
+                won.append(atom_id)
                 self.num_down -= 1
                 self.num_free += 1
                 self._state[atom_id] = AtomState.FREE
+        self._pool.take(lost)
+        self._pool.give(won)
 
     # ---- accounts
 
