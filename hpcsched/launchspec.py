@@ -55,6 +55,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Absolute path of the checkpoint to go on from; None: from scratch."""
     restore_iteration: int
     wrap: tuple[str, ...] = ()
+    mpi: str = "none"
+    """"pmix": ranks are started by an MPI launcher, each as a task of its own ([launcher] mpi)."""
     invented_gpus: bool = False
     """A CPU machine plays GPUs: do not set CUDA_VISIBLE_DEVICES."""
     verdict_wait_min_s: float = 0.2

@@ -382,6 +382,8 @@ class Server:
                 known = self._peers.get(identity)
                 if known is not None:
                     touched.pop(identity, None)
+                    if known.link.ack_due:  # its last word: it waits until it knows that we have it
+                        self._transmit(known, [known.link.header(), b""])
                     self._drop(known)
                 continue
             peer = self._peer(identity, now)

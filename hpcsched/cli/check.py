@@ -245,6 +245,7 @@ def srun_commands(
         seed=spec.experiment.seed,
         restore=None,
         restore_iteration=0,
+        mpi=spec.launcher.mpi,
     )
     steps = trial_steps(
         launch,

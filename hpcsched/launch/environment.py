@@ -27,6 +27,8 @@ RANK_DROPPED = (*SRUN_DROPPED, "HPCSCHED_")
 RANK_KEPT = frozenset(
     {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME"}
 )
+MPI_KEPT = ("SLURM_", "SLURMD_", "PMI", "OMPI_", "PRTE_", "PALS_", "MPI_LOCAL")
+"""Prefixes of what an MPI library reads to find its peers: each task's own, kept for the ranks of MPI trials."""
 RANK_NAMES = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )  # fmt: skip
@@ -40,6 +42,11 @@ def srun_environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in SRUN_KEPT or not name.startswith(SRUN_DROPPED)
     }
+
+
+def mpi_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the rank of an MPI trial gets of its task's environment besides `rank_environment`."""
+    return {name: value for name, value in environ.items() if name.startswith(MPI_KEPT)}
 
 
 def rank_environment(

@@ -68,14 +68,18 @@ class LocalLauncher:
 
     def start(self, spec: LaunchSpec) -> None:
         """One supervisor for each node of the placement (usually one: this computer)."""
+        mpi = spec.mpi != "none"
         for node in spec.nodes:
             file = self._folder.launch_file(spec.trial_id, spec.incarnation)
             self._spawn(
                 (spec.trial_id, spec.incarnation),
                 node.node,
-                ("hpcsched.launch.supervisor", str(file)),
-                _marks(spec, self._folder) | {"HPCSCHED_NODE": node.node},
+                ("hpcsched.launch.mpi_task" if mpi else "hpcsched.launch.supervisor", str(file)),
+                _marks(spec, self._folder)
+                | {"HPCSCHED_NODE": node.node}
+                | (_mpiexec_variables() if mpi else {}),
                 self._folder.supervisor_log(spec.trial_id, spec.incarnation, node.node),
+                before=("mpiexec", "-n", str(len(node.gpus))) if mpi else (),
             )
 
     def start_spare(self, spec: SpareSpec) -> None:
@@ -96,9 +100,15 @@ class LocalLauncher:
                     self._launches.setdefault(ids, []).append(launch)
 
     def _spawn(
-        self, ids: tuple[int, int], node: str, module: tuple[str, str], marks: dict[str, str], log: Path
+        self,
+        ids: tuple[int, int],
+        node: str,
+        module: tuple[str, str],
+        marks: dict[str, str],
+        log: Path,
+        before: tuple[str, ...] = (),
     ) -> None:
-        argv = [self._python, "-P", "-m", *module, "--node", node]
+        argv = [*before, self._python, "-P", "-m", *module, "--node", node]
         try:
             log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with log.open("ab") as output:
@@ -173,6 +183,18 @@ class LocalLauncher:
             launch.process.terminate()
             if not launch.done.wait(grace_s):
                 launch.process.kill()
+
+
+def _mpiexec_variables() -> dict[str, str]:
+    """Open MPI's mpiexec (mpirun(1)) is for machines of its own: here ranks share cores, and a container's user is often root."""
+    shared = {
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return shared | root if os.geteuid() == 0 else shared
 
 
 def _marks(spec: LaunchSpec, folder: RunFolder) -> dict[str, str]:

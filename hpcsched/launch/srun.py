@@ -32,7 +32,7 @@ from typing import Protocol
 
 import msgspec
 
-from hpcsched.errors import CommandError
+from hpcsched.errors import CommandError, LaunchError
 from hpcsched.launch.allocation import Allocation
 from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
@@ -203,14 +203,18 @@ class SrunLauncher:
     # ---- Launcher
 
     def start(self, spec: LaunchSpec) -> None:
-        steps = trial_steps(
-            spec,
-            binding=self._binding,
-            job_gpus=self._job_gpus,
-            launch_file=str(self._folder.launch_file(spec.trial_id, spec.incarnation)),
-            python=self._python,
-            srun_args=self._srun_args,
-        )
+        try:
+            steps = trial_steps(
+                spec,
+                binding=self._binding,
+                job_gpus=self._job_gpus,
+                launch_file=str(self._folder.launch_file(spec.trial_id, spec.incarnation)),
+                python=self._python,
+                srun_args=self._srun_args,
+            )
+        except LaunchError as error:
+            self._notify(StepRefused(spec.trial_id, spec.incarnation, str(error), 60.0, "site"))
+            return
         folder = self._folder.incarnation(spec.trial_id, spec.incarnation)
         runs = [_StepRun(step, folder / f"srun-{number}.log") for number, step in enumerate(steps)]
         self._begin(_Life((spec.trial_id, spec.incarnation), runs))
@@ -367,6 +371,10 @@ class SrunLauncher:
         run.mark_ids = run.life.ids
         env = self._environ | marks_of(str(self._folder.root), *run.mark_ids)
         try:
+            if run.step.hosts:
+                hosts = run.log_file.with_suffix(".hosts")
+                hosts.write_text("".join(f"{host}\n" for host in run.step.hosts))
+                env["SLURM_HOSTFILE"] = str(hosts)
             with run.log_file.open("ab") as output:
                 process = subprocess.Popen(
                     run.step.argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

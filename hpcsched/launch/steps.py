@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from hpcsched.errors import LaunchError
 from hpcsched.launch.gpurequest import gpu_requests
 from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 
@@ -31,6 +32,8 @@ class Step(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     name: str
     argv: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    """For an MPI trial the node of each task, in the order of ranks: the lines of SLURM_HOSTFILE (srun(1))."""
 
 
 def run_mark(run_dir: str) -> str:
@@ -56,6 +59,8 @@ def trial_steps(
 
     `job_gpus`: how many GPUs the job holds on each of *its* nodes. `srun_args`: the site's, after ours, so that they win.
     """
+    if spec.mpi != "none":
+        return (_mpi_step(spec, binding, job_gpus, launch_file, python, srun_args, srun),)
     steps: list[Step] = []
     for nodes, resources in _groups(spec, binding, job_gpus):
         name = step_name(spec.run_dir, spec.trial_id, spec.incarnation, len(steps))
@@ -67,6 +72,46 @@ def trial_steps(
         argv = _supervisor_argv(srun, binding, nodes, resources, name, srun_args, python, module)
         steps.append(Step(nodes=nodes, name=name, argv=argv))
     return tuple(steps)
+
+
+def _mpi_step(
+    spec: LaunchSpec,
+    binding: Binding,
+    job_gpus: Mapping[str, int],
+    launch_file: str,
+    python: str,
+    srun_args: Sequence[str],
+    srun: str,
+) -> Step:
+    """The one step of an MPI trial: a task a rank, placed by a host file. All ranks must be of one step to find each other.
+
+    No `-N` beside `-m arbitrary` (refused from 24.11 on) and no `-w`. Raises LaunchError where one step cannot serve all its nodes.
+    """
+    requests = gpu_requests([node.node for node in spec.nodes], job_gpus)
+    if binding != "overlap" or len(requests) > 1:
+        raise LaunchError(
+            "an MPI trial is one step, which asks each node for the same GPUs: "
+            + (
+                'it needs launcher.binding = "overlap"'
+                if binding != "overlap"
+                else f"but the job holds different numbers of them on {', '.join(node.node for node in spec.nodes)}"
+            )
+        )
+    shares = [node.memory_mb for node in spec.nodes]
+    most = None if None in shares else max(share for share in shares if share is not None)
+    name = step_name(spec.run_dir, spec.trial_id, spec.incarnation, 0)
+    argv = (
+        srun, "--overlap", "-n", str(spec.world_size), "-m", "arbitrary", requests[0].option, _memory_option(most),
+        "--cpu-bind=none", f"--mpi={spec.mpi}", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL", "--unbuffered",
+        f"--job-name={name}", *srun_args,
+        python, "-P", "-m", "hpcsched.launch.mpi_task", launch_file,
+    )  # fmt: skip
+    return Step(
+        nodes=tuple(node.node for node in spec.nodes),
+        name=name,
+        argv=argv,
+        hosts=tuple(node.node for node in spec.nodes for _ in node.gpus),
+    )
 
 
 def spare_step(

@@ -75,7 +75,7 @@ KILL_AGAIN_S = (0.005, 0.5)
 RANK_EXEC = Path(__file__).with_name("rank_exec.py")
 
 
-class _ChildEnded:
+class ChildEnded:
     """SIGCHLD has come."""
 
 
@@ -124,7 +124,7 @@ class Supervisor:
         self._slurm_picks = slurm_picks
         self._zygote = zygote
         self._folder = RunFolder(Path(spec.run_dir))
-        self._inbox: queue.SimpleQueue[FromDriver | _ChildEnded] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[FromDriver | ChildEnded] = queue.SimpleQueue()
         self._ranks: dict[int, Rank] = {}
         self._phase = Phase.RUNNING
         self._oom_files: list[Path] = []
@@ -293,21 +293,7 @@ class Supervisor:
 
     def _spawn_rank(self, env: dict[str, str], cores: Sequence[int], log_file: Path) -> int:
         """A cold start: a new process."""
-        argv = [
-            sys.executable, "-I", "-S", str(RANK_EXEC), str(os.getpid()), ",".join(map(str, cores)),
-            *self._spec.wrap, *self._spec.command,
-        ]  # fmt: skip
-        return os.posix_spawn(
-            sys.executable,
-            argv,
-            env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-            setsigmask=(signal.SIGTERM, signal.SIGINT),  # blocked until it ignores them
-        )
+        return spawn_rank((*self._spec.wrap, *self._spec.command), env, cores, log_file)
 
     def _fork_rank(self, env: dict[str, str], cores: Sequence[int], log_file: Path) -> int | None:
         """A warm start: a fork of the zygote. None: cold, and the log says why."""
@@ -401,11 +387,19 @@ class Supervisor:
             if kill_process(process) and rank is not None and rank.code is None:
                 rank.killed = True
         self._reap()
-        if not left and all(rank.code is not None for rank in self._ranks.values()):
+        if (
+            not left
+            and all(rank.code is not None for rank in self._ranks.values())
+            and self._others_are_gone()
+        ):
             self._phase = Phase.GONE
             return True
         self._kill_pause_s = min(2 * self._kill_pause_s, KILL_AGAIN_S[1])
         return False
+
+    def _others_are_gone(self) -> bool:
+        """Of this node's ranks, those that are no children of this process (MPI trials)."""
+        return True
 
     # ---- what wakes it
 
@@ -424,7 +418,7 @@ class Supervisor:
 
     def _catch_signals(self) -> None:
         # SimpleQueue.put is reentrant: it may be called from a signal handler.
-        signal.signal(signal.SIGCHLD, lambda *_: self._inbox.put(_ChildEnded()))
+        signal.signal(signal.SIGCHLD, lambda *_: self._inbox.put(ChildEnded()))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._signalled)
 
@@ -435,6 +429,24 @@ class Supervisor:
             return
         ids = (self._spec.trial_id, self._spec.incarnation)
         self._inbox.put(KillRanks(*ids, why=f"signal {number} to the supervisor"))
+
+
+def spawn_rank(command: Sequence[str], env: Mapping[str, str], cores: Sequence[int], log_file: Path) -> int:
+    """Start a rank as a child of this process; its pid. Raises OSError."""
+    argv = [
+        sys.executable, "-I", "-S", str(RANK_EXEC), str(os.getpid()), ",".join(map(str, cores)), *command,
+    ]  # fmt: skip
+    return os.posix_spawn(
+        sys.executable,
+        argv,
+        env,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsigmask=(signal.SIGTERM, signal.SIGINT),  # blocked until it ignores them
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -454,7 +466,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve_trial(
-    launch_file: Path, node_name: str | None, *, slurm_picks: bool, zygote: ZygoteProcess | None = None
+    launch_file: Path,
+    node_name: str | None,
+    *,
+    slurm_picks: bool,
+    zygote: ZygoteProcess | None = None,
+    kind: type[Supervisor] = Supervisor,
 ) -> int:
     """Be the supervisor of the incarnation that `launch_file` describes, to its end; the exit code."""
     try:
@@ -480,7 +497,7 @@ def serve_trial(
             spec.channel.client_key_file,
             f"{spec.trial_id}.{spec.incarnation}.sup.{node.node}",
         )
-        return Supervisor(
+        return kind(
             spec, node, environ=dict(os.environ), client=client, slurm_picks=slurm_picks, zygote=zygote
         ).run()
     except Exception as error:

@@ -346,6 +346,17 @@ def test_a_forgotten_peer_leaves_nothing_behind(desk: Desk) -> None:
     client.close()
 
 
+def test_a_peer_that_is_forgotten_at_its_last_word_knows_that_it_was_heard(tmp_path: Path) -> None:
+    """Else a supervisor waits ten seconds at its end, and its step with it."""
+    keys = create_keys(tmp_path / "keys")
+    server = Server(keys, "tcp://127.0.0.1", deliver=lambda arrived: server.forget(arrived.peer))
+    endpoint = f"tcp://127.0.0.1:{server.port}"
+    client = Client((endpoint,), keys.server_public_file, keys.client_secret_file, PEER)
+    client.send(report(1))
+    assert client.close(10), "acknowledged"
+    server.close(0.0)
+
+
 def test_a_port_in_use_is_a_channel_error(desk: Desk) -> None:
     with pytest.raises(ChannelError, match="cannot listen"):
         Server(desk.keys, "tcp://127.0.0.1", deliver=lambda arrived: None, port=desk.server.port)
