@@ -282,7 +282,12 @@ class Crew:
         self._num_reports += 1
         self.last_iteration = max(self.last_iteration, message.training_iteration)
         metric, problem = self._metric(message)
+        notes = []
+        if problem == "missing" and self._num_reports == 1:
+            names = ", ".join(sorted(message.metrics)[:20]) or "nothing"
+            notes.append(f'trial {self.trial_id} reports {names}; experiment.metric is "{self.spec.metric}"')
         return Effects(
+            notes=notes,
             events=[
                 ev.ResultReported(
                     time=now,

@@ -323,3 +323,11 @@ def test_a_trial_killed_on_a_silent_node_has_lost_its_node() -> None:
     effects = crew.tick(10.5 + SILENT_AFTER_S + 0.1)
     assert exited(effects.events).outcome is Outcome.NODE_FAILED
     assert exited(effects.events).unproven
+
+
+def test_a_report_without_the_metric_is_told_once_with_the_names_that_it_has() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 10.5)
+    crew.heard(rank_hello(), 11.0)
+    told = [note for seq in (1, 2) for note in crew.heard(report(seq, seq, loss=1.0, f1=0.5), 12.0).notes]
+    assert told == [f'trial {T} reports f1, loss; experiment.metric is "accuracy"']

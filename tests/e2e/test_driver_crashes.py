@@ -12,6 +12,7 @@ import pytest
 
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
+from hpcsched.core.enums import PreemptReason
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Header
 from tests.support.e2e import Job, Run, light_job, wait_until
@@ -51,7 +52,7 @@ def check_resumed(first: Run, second: Run, before: list[tuple[int, int, int]]) -
     assert len(deadlines) == 1, "the deadline is still the deadline"
 
 
-@pytest.mark.parametrize("moment", ["begun", "starting", "running", "leaving", "starting again"])
+@pytest.mark.parametrize("moment", ["begun", "starting", "running", "leaving"])
 def test_a_killed_driver_is_resumed_and_loses_nothing(tmp_path: Path, moment: str) -> None:
     job = long_job(tmp_path)
     first = job.start()
@@ -64,8 +65,6 @@ def test_a_killed_driver_is_resumed_and_loses_nothing(tmp_path: Path, moment: st
             first.waits_for(act.PublishBest, 2)
         case "leaving":
             first.waits_for(act.PreemptTrial)
-        case "starting again":
-            first.waits_for(act.StartTrial, incarnation=2)
     first.kill()
     assert first.status["state"] == "suspended"
     before = results(first)
@@ -76,6 +75,35 @@ def test_a_killed_driver_is_resumed_and_loses_nothing(tmp_path: Path, moment: st
     if moment != "begun":  # the first ranks may not have been there
         assert "ended what an earlier driver had left" in second.err
     assert second.status["trials"]["failed"] == 0
+
+
+@pytest.mark.parametrize("moment", ["asked to leave", "starting again"])
+def test_a_driver_that_is_killed_in_a_resize_gives_no_gpu_twice(tmp_path: Path, moment: str) -> None:
+    job = light_job(
+        tmp_path, [LONG | {"height": 0.3 + 0.1 * number} for number in range(3)], policy="hypersched", deadline="90s",
+        max_iterations=2187, scheduler='entrance = "reversible"\nkeep_paused = true\n', extra='[scaling]\nassume = "linear"\n',
+    )  # fmt: skip
+    first = job.start()
+    grown = first.waits_for(act.PreemptTrial, reason=PreemptReason.RESIZE)
+    if moment == "starting again":
+        first.waits_for(act.StartTrial, trial_id=grown.trial_id, incarnation=grown.incarnation + 1)
+    first.kill()
+    before = results(first)
+    second = job.start(resume=True)
+
+    def trains_on_several() -> bool:
+        wide = {
+            (action.trial_id, action.incarnation)
+            for action in second.actions(act.StartTrial)
+            if len(action.placement.atoms) > 1
+        }
+        return any(each[:2] in wide for each in results(second)[len(before) :])
+
+    wait_until(trains_on_several, lambda: f"it trains on several atoms\n{second.told()}")
+    second.signal(signal.SIGINT)
+    assert second.ends() == 75
+    check_resumed(first, second, before)
+    second.check()
 
 
 def test_a_driver_that_is_killed_at_its_very_end_is_resumed_to_that_end(tmp_path: Path) -> None:
