@@ -114,7 +114,14 @@ class ChaosWorld:
             assert ranks.is_up, "asked to leave before it was up"
             ranks.is_asked = True
         elif isinstance(action, KillTrial):
-            self.alive[action.trial_id, action.incarnation].is_killed = True
+            key = (action.trial_id, action.incarnation)
+            if key in self.alive:
+                self.alive[key].is_killed = True
+            else:  # after the deadline everybody is killed, whatever the event says that tells the time
+                said = self.events[-1]
+                assert isinstance(said, TrialExited | LaunchRefused), f"{action} of nobody"
+                assert (said.trial_id, said.incarnation) == key, f"{action} of nobody"
+                assert self.scheduler.state is not ExperimentState.RUNNING
         elif isinstance(action, SetTimer):
             if action.at is None:
                 self.timers.pop((action.timer, action.trial_id), None)
