@@ -295,7 +295,7 @@ def _one_life(
         actions = scheduler.handle(event)
         n += 1
         step = Step(n=n, event=event, actions=tuple(actions))
-        number = writer.append(step)
+        writer.append(step)
         if n == kill_at:
             assert writer.close(60.0)
             if whole:
