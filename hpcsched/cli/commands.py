@@ -36,5 +36,6 @@ COMMANDS: dict[str, Command] = {
     "machine": Command(
         "hpcsched.cli.machine:command", "Print nodes, GPUs, cores, switches and atoms as read."
     ),
+    "docs": Command("hpcsched.cli.docs:command", "Write the documentation as HTML pages."),
 }
 """In the order of the help."""
