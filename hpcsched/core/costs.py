@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hpcsched.core.percentile import RunningPercentile
 
 
@@ -9,12 +11,21 @@ class Costs:
     """Measured seconds, as running percentiles.
 
     Warm starts (from spares) cost a fraction of cold ones. Once there was one, the next starts are expected to be warm,
-    too, and cold ones do not count any more.
+    too, and cold ones do not count any more. `expected_s`: a profile's seconds of a start by size, until one was measured.
     """
 
-    __slots__ = ("_iterations", "_saves", "_setups", "_setups_by_size", "_setups_seen", "_warm")
+    __slots__ = (
+        "_expected_s",
+        "_iterations",
+        "_saves",
+        "_setups",
+        "_setups_by_size",
+        "_setups_seen",
+        "_warm",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, expected_s: Mapping[int, float] | None = None) -> None:
+        self._expected_s = expected_s or {}
         self._warm = False
         self._setups: list[float] = []
         self._setups_seen: set[float] = set()
@@ -49,11 +60,15 @@ class Costs:
         return self._setups
 
     def setup_s(self, size: int) -> float | None:
-        """p90 at this size, else at the nearest size measured (the larger of two); None before the first start."""
-        if not self._setups_by_size:
-            return None
-        nearest = min(self._setups_by_size, key=lambda measured: (abs(measured - size), -measured))
-        return self._setups_by_size[nearest].value()
+        """p90 at this size, else at the nearest size measured (the larger of two); None before the first start (or a profile's
+        at the nearest of its sizes)."""
+        if self._setups_by_size:
+            return self._setups_by_size[_nearest(self._setups_by_size, size)].value()
+        return self._expected_s[_nearest(self._expected_s, size)] if self._expected_s else None
+
+    def setups_by_size_s(self) -> dict[int, float]:
+        """p90 at each size measured."""
+        return {size: self._setups_by_size[size].value() or 0.0 for size in sorted(self._setups_by_size)}
 
     @property
     def save_s(self) -> float | None:
@@ -64,3 +79,7 @@ class Costs:
     def one_atom_iteration_s(self) -> float | None:
         """Median; None before the first result."""
         return self._iterations.value()
+
+
+def _nearest(sizes: Mapping[int, object], size: int) -> int:
+    return min(sizes, key=lambda measured: (abs(measured - size), -measured))

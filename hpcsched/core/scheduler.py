@@ -79,13 +79,14 @@ from hpcsched.core.fate import Blame, fate_of
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.core.ledger import AtomSeconds, Ledger
 from hpcsched.core.policies.registry import policy_of
-from hpcsched.core.scaling import scaling_of
+from hpcsched.core.scaling import Measurements, scaling_of
 from hpcsched.core.settings import Settings
 from hpcsched.core.sizes import Sizes
 from hpcsched.core.transitions import ENDED, LIVE, TRANSITIONS, Cause
 from hpcsched.core.trial import MOST_SNAPSHOTS, Snapshot, Trial
-from hpcsched.core.view import Decision, Drop, Pause, Policy, Resize, Stop
+from hpcsched.core.view import Decision, Drop, Pause, Policy, Resize, Stop, TrialView
 from hpcsched.topology.machine import AtomId, Machine, Placement
+from hpcsched.topology.span import Span, Spans
 
 NEXT_ITERATION = 1.1
 """The next iteration is expected to take at most so many times the last one."""
@@ -126,9 +127,12 @@ class Scheduler:
         self.why_ended = ""
 
         self._policy = policy_of(settings) if policy is None else policy
-        self._scaling = scaling_of(settings.scaling)
-        self._costs = Costs()
+        self.measured = Measurements()
+        """How much faster trials train on more atoms, as reported; kept whatever is assumed."""
+        self._scaling = scaling_of(settings.scaling, self.measured)
+        self._costs = Costs(settings.scaling.restart_s)
         self._ledger = Ledger(Machine(nodes=(), atoms=()))
+        self._spans = Spans(self._ledger.machine)
         self._has_begun = False
         self._actions: list[Action] = []
         self._sign = 1.0 if settings.mode is Mode.MAX else -1.0
@@ -197,6 +201,29 @@ class Scheduler:
     def scaling(self, size: int) -> float:
         return self._scaling(size)
 
+    @property
+    def knows_distance(self) -> bool:
+        return self._scaling.knows_distance
+
+    def speedup(self, trial: TrialView, size: int) -> float:
+        """Costs one look for a placement when distance counts and `size` is not the trial's own."""
+        own = self.trials[trial.trial_id]
+        return self._scaling(size, self._span_at(own, size))
+
+    def _span_at(self, trial: Trial | None, size: int) -> Span | None:
+        """Of the placement that the trial has, or would get now; None: it does not matter, or there are too few atoms."""
+        if not self._scaling.knows_distance:
+            return None
+        held = () if trial is None else trial.atoms
+        if held and size == len(held):
+            return trial.span if trial is not None else None
+        placement = self._ledger.find(size, held=held)
+        return None if placement is None else self._spans.of(placement.atoms)
+
+    def restart_costs_s(self) -> dict[int, float]:
+        """Measured so far: size -> p90 of starts, end to end."""
+        return self._costs.setups_by_size_s()
+
     def atom_state(self, atom_id: AtomId) -> AtomState:
         return self._ledger.state(atom_id)
 
@@ -258,6 +285,7 @@ class Scheduler:
         assert not self._has_begun, "an experiment begins once"
         self._has_begun = True
         self._ledger = Ledger(event.machine, time=self.now)
+        self._spans = Spans(event.machine)
         self._set_deadline(event.deadline_s)
 
     def _resumed(self, event: ExperimentResumed) -> None:
@@ -276,9 +304,12 @@ class Scheduler:
         self.state = ExperimentState.RUNNING
         for trial in list(self._live.values()):
             trial.node_fault = False
-            self._unreserve(trial)  # what was reserved belongs to the old machine: nobody starts before the new one is known
+            self._unreserve(
+                trial
+            )  # what was reserved belongs to the old machine: nobody starts before the new one is known
             self._settle(trial, Outcome.PREEMPTED, "the driver was restarted", unproven=(), wanted_gone=True)
         self._ledger = Ledger(event.machine, time=self.now, sums=self._ledger.seconds(self.now))
+        self._spans = Spans(event.machine)
         self._in_quarantine.clear()
         self._num_requested = 0
         self._ending = None
@@ -492,6 +523,7 @@ class Scheduler:
         self._ledger.hold(trial.trial_id, placement.atoms)
         trial.incarnation = Incarnation(trial.incarnation + 1)
         trial.atoms = placement.atoms
+        trial.span = self._spans.of(placement.atoms)
         trial.last_num_atoms = len(placement.atoms)
         trial.started_at = trial.heard_at = self.now
         trial.contacted = trial.killing = trial.finishing = trial.node_fault = False
@@ -606,11 +638,24 @@ class Scheduler:
         if len(snapshots) > 2 * MOST_SNAPSHOTS:
             del snapshots[:MOST_SNAPSHOTS]
         size = trial.ran_at = len(trial.atoms)
-        self._costs.observe_iteration(took * self._scaling(size))
+        trial.ran_over = trial.span
+        self._costs.observe_iteration(took * self._scaling(size, trial.span))
+        self._measure(trial, size, took)
+
+    def _measure(self, trial: Trial, size: int, took: float) -> None:
+        """How fast the trial is, compared with itself on one atom."""
         if size == 1:
             trial.one_atom_iter_s = took
-        elif trial.one_atom_iter_s and took:
-            self._scaling.observe(size, trial.one_atom_iter_s / took)
+            trial.compared_with = None
+        elif not took:
+            return
+        elif trial.one_atom_iter_s:
+            if trial.compared_with != (size, trial.span):
+                self.measured.observe(size, trial.span, trial.one_atom_iter_s / took)
+        elif (speedup := self.measured.at(size, trial.span)) is not None:
+            # It never ran on one atom, but others did who ran here, too.
+            trial.one_atom_iter_s = took * speedup
+            trial.compared_with = (size, trial.span)
 
     def _must_save_now(self, trial: Trial) -> bool:
         """One more iteration and its checkpoint would not be done before the deadline: leave now."""
@@ -1036,9 +1081,10 @@ class Scheduler:
         if self.is_draining:
             return False
         setup = self._costs.setup_s(size) or 0.0
-        iteration = (self._costs.one_atom_iteration_s or 0.0) / self._scaling(size)
+        speedup = self._scaling(size, self._span_at(trial, size))
+        iteration = (self._costs.one_atom_iteration_s or 0.0) / speedup
         if trial is not None and trial.last_iter_s is not None and trial.ran_at:
-            iteration = trial.last_iter_s * self._scaling(trial.ran_at) / self._scaling(size)
+            iteration = trial.last_iter_s * self._scaling(trial.ran_at, trial.ran_over) / speedup
         if self.settings.save_at_deadline:
             iteration *= NEXT_ITERATION
         return left > 0.0 and setup + iteration + self._reserve_s() <= left

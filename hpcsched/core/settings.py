@@ -70,7 +70,7 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """Correlation of the ranks at k and 2 k iterations that is assumed until it has been measured."""
     growth: float = 1.0
     """Growth from k to 2 k iterations, in spreads among trials, that is assumed until it has been measured."""
-    prior_weight: float = 16.0
+    prior_weight: float = 8.0
     """Trials that these two priors count as."""
     saturation: float = 60.0
     """L: iterations after which a doubling is assumed to bring half of the growth."""
@@ -78,11 +78,14 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """A trial is paused when it promises less than so many times what a newcomer does."""
     scouts: int = 1
     """Trials that share all atoms at first, until one iteration has shown how long it takes; 0: one atom each."""
+    keep: float = 0.5
+    """Share of the trials that go on in any case at each doubling of the iterations."""
     cheap: float = 1.0
     """How far the worth of a newcomer counts that most can be told to be hopeless soon: 0 (not) to 1."""
     sure: float = 0.8
     """Correlation with the ranks at R from which the leader is finished first."""
     early_stop: bool = True
+    look_ahead: bool = True
     narrow: bool = True
     spearhead: bool = True
 
@@ -106,6 +109,8 @@ class ScalingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None: measured during the search."""
     spans: dict[str, dict[int, float]] | None = None
     """s(atoms, span) of a profile: span "island" | "node" | "switch" | "beyond" -> atoms -> s."""
+    restart_s: dict[int, float] = {}
+    """Of a profile: atoms -> seconds of a start, end to end; counts until one has been measured."""
 
 
 class TimeoutSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

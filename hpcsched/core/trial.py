@@ -9,6 +9,7 @@ from hpcsched.core.enums import PreemptReason, TrialState
 from hpcsched.core.events import Config
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.topology.machine import AtomId, Placement
+from hpcsched.topology.span import Span
 
 MOST_SNAPSHOTS = 128
 """A background save is at most so many iterations behind the reports; an older one has no known score."""
@@ -33,6 +34,7 @@ class Trial:
         "atoms",
         "best_kept",
         "best_kept_score",
+        "compared_with",
         "config",
         "contacted",
         "crashes",
@@ -55,6 +57,7 @@ class Trial:
         "preempt_reason",
         "problem",
         "ran_at",
+        "ran_over",
         "reported",
         "reserved",
         "resize_because",
@@ -63,6 +66,7 @@ class Trial:
         "score",
         "setup_time_s",
         "snapshots",
+        "span",
         "started_at",
         "state",
         "training_iteration",
@@ -87,7 +91,12 @@ class Trial:
         self.last_iter_s: float | None = None
         self.ran_at = 0
         """Atoms on which `last_iter_s` was measured; 0 before."""
+        self.ran_over = Span.ISLAND
+        """Their span."""
         self.one_atom_iter_s: float | None = None
+        """Seconds of an iteration on one atom: its last one there, or inferred (`compared_with`)."""
+        self.compared_with: tuple[int, Span] | None = None
+        """Size and span from which `one_atom_iter_s` was inferred: it says nothing about these."""
         self.setup_time_s: float | None = None
         self.warm = False
         self.started_at: float | None = None
@@ -102,6 +111,8 @@ class Trial:
         """It has reported, but never the metric."""
 
         self.atoms: tuple[AtomId, ...] = ()
+        self.span = Span.ISLAND
+        """Of its current or latest placement."""
         self.reserved: tuple[AtomId, ...] = ()
         self.next_placement: Placement | None = None
         """Where a resize will take it."""

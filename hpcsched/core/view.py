@@ -121,7 +121,19 @@ class View(Protocol):
         ...
 
     def scaling(self, size: int) -> float:
-        """s(size): assumed, from a profile, or measured."""
+        """s(size): assumed, from a profile, or measured; at the nearest span that so many atoms can have."""
+        ...
+
+    @property
+    def knows_distance(self) -> bool:
+        """Whether `speedup` differs from `scaling`: a profile is given, or speed is measured."""
+        ...
+
+    def speedup(self, trial: TrialView, size: int) -> float:
+        """s(size, span): of the placement that the trial has, where `size` is its own, else of the one that it would get now
+        (out of the free atoms and its own). `scaling(size)` where that does not fit, or distance is not known.
+
+        About 30 us among 10,000 atoms where distance is known: ask for the sizes in question, not for all."""
         ...
 
 

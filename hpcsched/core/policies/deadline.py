@@ -27,7 +27,7 @@ from typing import NamedTuple
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.percentile import RunningPercentile
-from hpcsched.core.policies.deadline_evidence import FEWEST_COMPARED, Evidence, deviate
+from hpcsched.core.policies.deadline_evidence import DOUBLING, Evidence, deviate
 from hpcsched.core.policies.deadline_outlook import Field, Outlook, Plan, best_plan, improvement, width
 from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.resize import Gain, gain_of
@@ -62,6 +62,7 @@ class Deadline:
             rho=options.rho,
             growth=options.growth,
             prior_weight=options.prior_weight,
+            look_ahead=options.look_ahead,
         )
         self._queue = StartQueue()
         self._iteration = RunningPercentile(1, 2)
@@ -231,6 +232,8 @@ class Deadline:
         z, seen = self._evidence.z(trial.trial_id)
         if not seen or trial.trial_id == self._leader:
             return ()
+        if self._evidence.behind(trial.trial_id, seen) < self._options.keep ** (1 / DOUBLING):
+            return ()
         worth = self._worth(view, trial)
         newcomer = self._newcomer(view, course)
         if worth >= self._options.stay * newcomer:
@@ -257,6 +260,7 @@ class Deadline:
             left_s,
             iteration,
             most,
+            self._evidence.rungs,
             self._evidence.rho(),
             growth,
             self._options.saturation,
@@ -318,7 +322,7 @@ class Deadline:
             return self._spearhead(view, outlook, ranked)
         self._because = (
             f"{best.num} of {num} contenders on {best.size} atoms can be expected to reach {best.value:.3f}, all of them "
-            f"{never.value:.3f} (in spreads; rho {outlook.rho:.2f}, growth {outlook.growth:.2f} a doubling)"
+            f"{never.value:.3f} (in spreads; rho {outlook.foretold(first.training_iteration, best.iterations):.2f}, growth {outlook.growth:.2f} a doubling)"
         )
         kept = ranked[: best.num]
         self._kept = {trial.trial_id for trial in kept}

@@ -21,7 +21,8 @@ A trial's own worth follows from the same numbers: `improvement` is the expected
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hpcsched.core.policies.deadline_evidence import NORMAL, top_mean
@@ -37,7 +38,9 @@ class Outlook(NamedTuple):
     iteration_s: float
     """Median, at one atom."""
     max_iterations: int
-    rho: float
+    rungs: Sequence[int]
+    rhos: Sequence[float]
+    """Correlation a doubling of the ranks at each rung with later ones."""
     growth: float
     saturation: float
     """L."""
@@ -58,7 +61,8 @@ class Outlook(NamedTuple):
             return 0.0
         if then <= now:
             return 0.999
-        return min(0.999, math.pow(self.rho, math.log2(then / now)))
+        rho = self.rhos[bisect_right(self.rungs, now) - 1]
+        return min(0.999, math.pow(rho, math.log2(then / now)))
 
 
 class Plan(NamedTuple):

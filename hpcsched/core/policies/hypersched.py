@@ -27,6 +27,8 @@ from hpcsched.core.resize import gain_of
 from hpcsched.core.settings import HyperSchedSettings, Settings
 from hpcsched.core.view import Decision, Drop, Pause, Resize, Start, Stop, TrialView, View
 
+MOST_SIZES = 8
+"""Sizes that are compared when a trial may grow and distance counts."""
 OPEN = Gate(True, "new trials start until the deadline")
 
 
@@ -144,10 +146,14 @@ class HyperSched:
             return Resize(trial.trial_id, desired, f"{share}: {desired} of its {size} atoms stay")
         if free < desired - size:
             return None
+        if view.knows_distance:
+            desired = self._worth_most(view, trial, desired)
+            if desired == size:
+                return None
         overhead = self._entrance.overhead_s
         gain = gain_of(
-            speedup_now=self._speedup(view, size),
-            speedup_new=self._speedup(view, desired),
+            speedup_now=self._speedup(view, trial, size),
+            speedup_new=self._speedup(view, trial, desired),
             time_left_s=time_left,
             restart_s=overhead,
             margin=self._options.margin,
@@ -161,8 +167,19 @@ class HyperSched:
             f"(restart {overhead:.6g} s)",
         )
 
-    def _speedup(self, view: View, size: int) -> float:
-        return float(size) if self._options.assume_linear else view.scaling(size)
+    def _speedup(self, view: View, trial: TrialView, size: int) -> float:
+        return float(size) if self._options.assume_linear else view.speedup(trial, size)
+
+    def _worth_most(self, view: View, trial: TrialView, desired: int) -> int:
+        """The size up to the desired one at which the trial would train fastest where it would be placed now; the smaller of
+        equals. Five atoms on two nodes may be slower than four on one. Looks at MOST_SIZES sizes at most."""
+        size = trial.num_atoms
+        step = max(view.sizes.multiple_of, -(-(desired - size) // MOST_SIZES))
+        best, fastest = size, self._speedup(view, trial, size)
+        for candidate in sorted({view.sizes.floor(each) for each in range(desired, size, -step)}):
+            if candidate > size and (speedup := self._speedup(view, trial, candidate)) > fastest:
+                best, fastest = candidate, speedup
+        return best
 
     def _desired_size(self, view: View, trial: TrialView) -> tuple[int, int, int]:
         """(size, position among the running trials, their number). O(running)."""
@@ -202,8 +219,9 @@ class HyperSched:
         best = max(others, key=lambda other: self._ranked_by.get(other.trial_id, float("-inf")))
         larger = view.sizes.floor(best.num_atoms + trial.num_atoms - desired)
         return gain_of(
-            speedup_now=self._speedup(view, trial.num_atoms) + self._speedup(view, best.num_atoms),
-            speedup_new=self._speedup(view, desired) + self._speedup(view, larger),
+            speedup_now=self._speedup(view, trial, trial.num_atoms)
+            + self._speedup(view, best, best.num_atoms),
+            speedup_new=self._speedup(view, trial, desired) + self._speedup(view, best, larger),
             time_left_s=time_left,
             restart_s=self._entrance.overhead_s,
             margin=self._options.margin,
