@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The first run: makes an environment beside the project (.venv), installs exact versions, and searches for the best
-# digit classifier for a hundred seconds on this machine. Needs Python 3.11 or newer and nothing else.
+# digit classifier for two minutes on this machine. Needs Python 3.11 or newer and nothing else.
 #
 #   bash jobs/quickstart.sh            # arguments go to `hpcsched run`, such as --deadline 60s
 set -euo pipefail
