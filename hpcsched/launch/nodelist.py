@@ -14,5 +14,5 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
         return ()
     try:
         return tuple(str(name) for name in NodeSet(text, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
+    except (NodeSetException, ValueError):  # a bare ValueError: ranges such as "[0-1-2-3-4]" (ClusterShell 1.9)
         return ()

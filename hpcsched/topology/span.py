@@ -1,14 +1,11 @@
-"""How far a placement reaches, and what that costs: s(atoms, span)."""
+"""How far a placement reaches."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 
-import msgspec
-
-from hpcsched.topology.machine import AtomId, Machine, Placement
+from hpcsched.topology.machine import AtomId, Machine, Node, Placement
 
 
 class Span(StrEnum):
@@ -24,47 +21,44 @@ class Span(StrEnum):
 SPANS = tuple(Span)
 
 
+class Spans:
+    """Spans of placements on one machine: its nodes by name are looked up once."""
+
+    __slots__ = ("_islands", "_machine", "_nodes")
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._nodes: dict[str, Node] = {node.name: node for node in machine.nodes}
+        self._islands: dict[tuple[tuple[str, ...], ...], tuple[frozenset[str], ...]] = {}
+
+    def of(self, atoms: Collection[AtomId]) -> Span:
+        """Proportional to the number of atoms."""
+        every = self._machine.atoms
+        names = {every[atom_id].node for atom_id in atoms}
+        if len(names) > 1:
+            return Span.SWITCH if len({self._nodes[name].switches for name in names}) == 1 else Span.BEYOND
+        if not names:
+            return Span.ISLAND
+        named = self._nodes[names.pop()].islands
+        if not named:
+            return Span.ISLAND
+        islands = self._islands.get(named)
+        if islands is None:
+            islands = self._islands[named] = tuple(frozenset(island) for island in named)
+        gpus = {gpu for atom_id in atoms for gpu in every[atom_id].gpus}
+        return Span.ISLAND if any(gpus <= island for island in islands) else Span.NODE
+
+
 def span_of(machine: Machine, placement: Placement | Collection[AtomId]) -> Span:
-    """The span of a placement (or of a set of atoms). Proportional to its size and to its nodes' GPUs."""
-    atoms = placement.atoms if isinstance(placement, Placement) else tuple(placement)
-    used = {machine.atoms[atom_id].node for atom_id in atoms}
-    nodes = [node for node in machine.nodes if node.name in used]
-    if len(nodes) > 1:
-        return Span.SWITCH if len({node.switches for node in nodes}) == 1 else Span.BEYOND
-    gpus = {gpu for atom_id in atoms for gpu in machine.atoms[atom_id].gpus}
-    if not nodes or not nodes[0].islands or any(gpus <= set(island) for island in nodes[0].islands):
-        return Span.ISLAND
-    return Span.NODE
+    """The span of one placement (or of a set of atoms). Reads the whole machine: for many, use `Spans`."""
+    return Spans(machine).of(placement.atoms if isinstance(placement, Placement) else placement)
 
 
-class SpanScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """s(atoms, span): throughput relative to one atom, as measured (or given by hand) at some points.
-
-    Between points it is interpolated, beyond them it stays flat. A span without any points takes those of the next
-    nearer span that has some, then of the next farther one: nothing is known against it. s(1, .) is 1 where it is not given.
-    """
-
-    points: dict[Span, dict[int, float]]
-
-    def at(self, atoms: int, span: Span) -> float:
-        known = self._of(span)
-        if known is None:
-            return 1.0
-        if atoms in known:
-            return known[atoms]
-        sizes = sorted(known)
-        if atoms <= sizes[0]:
-            return known[sizes[0]]
-        if atoms >= sizes[-1]:
-            return known[sizes[-1]]
-        i = bisect_left(sizes, atoms)
-        low, high = sizes[i - 1], sizes[i]
-        share = (atoms - low) / (high - low)
-        return known[low] + share * (known[high] - known[low])
-
-    def _of(self, span: Span) -> Mapping[int, float] | None:
-        place = SPANS.index(span)
-        for other in (*reversed(SPANS[: place + 1]), *SPANS[place + 1 :]):
-            if self.points.get(other):
-                return {1: 1.0, **self.points[other]}
-        return None
+def points_of(points: Mapping[Span, Mapping[int, float]], span: Span) -> Mapping[int, float] | None:
+    """The points that hold for a span: its own, else those of the next nearer span that has some, else of the next
+    farther one: nothing is known against it. s(1, .) is 1 where it is not given. None: no span has any."""
+    place = SPANS.index(span)
+    for other in (*reversed(SPANS[: place + 1]), *SPANS[place + 1 :]):
+        if points.get(other):
+            return {1: 1.0, **points[other]}
+    return None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcsched.core.allocation import at_random, softmax, top, uniform, uniform_size
 from hpcsched.core.resize import gain_of
-from hpcsched.core.scaling import SQRT, MeasuredScaling, TableScaling, scaling_of
+from hpcsched.core.scaling import SQRT, TableScaling, scaling_of
 from hpcsched.core.settings import ScalingSettings
 from hpcsched.core.sizes import Sizes
 
@@ -149,18 +149,3 @@ def test_t18_interpolation_is_linear_and_flat_at_the_ends() -> None:
     assert scaling_of(ScalingSettings(assume={2: 1.5, 4: 3.0}))(1) == 1.5
     assert scaling_of(ScalingSettings(assume="none"))(8) == 1.0
     assert scaling_of(ScalingSettings(assume="linear"))(37) == 37.0
-
-
-def test_a_profile_goes_before_an_assumption_and_its_best_span_counts() -> None:
-    spans = {"node": {1: 1.0, 2: 1.9}, "switch": {2: 1.6, 4: 3.0}}
-    scaling = scaling_of(ScalingSettings(assume="none", spans=spans))
-    assert (scaling(2), scaling(4)) == (1.9, 3.0)
-
-
-def test_a_measured_scaling_hopes_beyond_what_it_has_seen() -> None:
-    """Without hope nothing would grow and so nothing would be measured; what was seen counts by its median."""
-    scaling = MeasuredScaling()
-    assert scaling(4) == 4.0
-    for speedup in (1.5, 1.6, 9.0):
-        scaling.observe(2, speedup)
-    assert (scaling(1), scaling(2), scaling(4)) == (1.0, 1.6, 3.2)

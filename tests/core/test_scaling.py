@@ -1,0 +1,201 @@
+"""s(atoms, span): profiles, what is measured, and that resizes are judged by where they would lead."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcsched.core.scaling import ENOUGH, MeasuredScaling, Measurements, Point, ProfiledScaling, scaling_of
+from hpcsched.core.settings import FifoSettings, HyperSchedSettings, ScalingSettings
+from hpcsched.topology.machine import Machine, Node, atoms_of_nodes
+from hpcsched.topology.span import SPANS, Span
+from tests.support.core import Talk, settings
+
+PROFILE = {Span.ISLAND: {2: 1.9, 4: 3.6}, Span.SWITCH: {4: 3.0, 8: 5.0}}
+
+
+def two_nodes(gpus: int = 4) -> Machine:
+    """Under one switch, each one island."""
+    names = tuple(str(gpu) for gpu in range(gpus))
+    return atoms_of_nodes(tuple(Node(name, names, tuple(range(gpus))) for name in ("a", "b")), 1)
+
+
+@pytest.mark.parametrize(
+    ("atoms", "span", "expected"),
+    [
+        (1, Span.ISLAND, 1.0),
+        (2, Span.ISLAND, 1.9),
+        (3, Span.ISLAND, 2.75),
+        (8, Span.ISLAND, 3.6),  # flat beyond
+        (4, Span.NODE, 3.6),  # not measured: as the next nearer
+        (2, Span.SWITCH, 1 + 2 / 3),  # between one atom and four
+        (6, Span.SWITCH, 4.0),
+        (6, Span.BEYOND, 4.0),
+        (100, Span.BEYOND, 5.0),
+        (4, None, 3.6),  # the best that so many can give
+        (8, None, 5.0),
+        (1, None, 1.0),
+    ],
+)
+def test_between_points_it_is_interpolated_and_beyond_them_flat(
+    atoms: int, span: Span | None, expected: float
+) -> None:
+    assert ProfiledScaling(PROFILE, Measurements())(atoms, span) == pytest.approx(expected)
+
+
+def test_a_nearer_span_that_was_not_measured_takes_the_next_farther() -> None:
+    assert ProfiledScaling({Span.BEYOND: {8: 4.0}}, Measurements())(8, Span.ISLAND) == 4.0
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(0.1, 64), min_size=1, max_size=6),
+    st.sampled_from(SPANS),
+    st.integers(1, 200),
+)
+def test_no_value_lies_outside_what_was_measured(points: dict[int, float], span: Span, atoms: int) -> None:
+    known = {1: 1.0, **points}
+    value = ProfiledScaling({span: points}, Measurements())(atoms, span)
+    assert min(known.values()) - 1e-9 <= value <= max(known.values()) + 1e-9
+    if atoms in known:
+        assert value == known[atoms]
+
+
+def test_a_profile_goes_before_an_assumption_and_without_a_span_its_best_one_counts() -> None:
+    spans = {"node": {1: 1.0, 2: 1.9}, "switch": {2: 1.6, 4: 3.0}}
+    scaling = scaling_of(ScalingSettings(assume="none", spans=spans))
+    assert (scaling(2), scaling(4)) == (1.9, 3.0)
+
+
+def test_reports_replace_a_point_of_the_profile_once_there_are_enough() -> None:
+    measured = Measurements()
+    scaling = ProfiledScaling(PROFILE, measured)
+    for number in range(ENOUGH):
+        assert scaling(4, Span.SWITCH) == 3.0
+        measured.observe(4, Span.SWITCH, 2.0 + 0.1 * number)
+    assert scaling(4, Span.SWITCH) == 2.1
+    assert scaling(6, Span.SWITCH) == pytest.approx((2.1 + 5.0) / 2)
+    assert scaling(4, Span.ISLAND) == 3.6
+
+
+def test_measured_speed_is_the_median_and_growth_is_hoped_for_up_to_twice_the_largest_size_seen() -> None:
+    """Without hope nothing would grow and so nothing would be measured; without an end what nobody tried would look best."""
+    measured = Measurements()
+    scaling = MeasuredScaling(measured)
+    assert (scaling(1), scaling(2), scaling(4)) == (1.0, 2.0, 2.0)
+    for speedup in (1.5, 1.6, 9.0):
+        measured.observe(2, Span.ISLAND, speedup)
+    assert (scaling(1), scaling(2), scaling(4), scaling(8)) == (1.0, 1.6, 3.2, 3.2)
+    measured.observe(2, Span.SWITCH, 1.2)
+    assert (scaling(2), scaling(2, Span.ISLAND), scaling(2, Span.SWITCH)) == (1.6, 1.6, 1.2)
+    assert (scaling(2, Span.NODE), scaling(2, Span.BEYOND)) == (1.6, 1.2)
+    assert measured.points() == [Point(2, Span.ISLAND, 1.6, 3), Point(2, Span.SWITCH, 1.2, 1)]
+
+
+@pytest.mark.parametrize("assume", ["linear", "sqrt", "none", {2: 1.5}])
+def test_an_assumption_stands_whatever_is_measured_and_knows_no_distance(assume: object) -> None:
+    measured = Measurements()
+    scaling = scaling_of(ScalingSettings(assume=assume), measured)  # type: ignore[arg-type]
+    before = scaling(2)
+    for _ in range(10):
+        measured.observe(2, Span.ISLAND, 1.01)
+    assert scaling(2) == scaling(2, Span.BEYOND) == before
+    assert not scaling.knows_distance
+
+
+# ---- in the engine
+
+
+def grown(spans: dict[str, dict[int, float]] | None, *, alone: bool) -> tuple[int, Talk]:
+    """Atoms of trial 0 after its sixth result, eight atoms on two nodes of four. `alone`: it may have them all; else
+    another trial trains and nobody else comes."""
+    talk = Talk(
+        settings(
+            HyperSchedSettings(),
+            multiple_of=2,
+            num_trials=1 if alone else 2,
+            request_ahead=False,
+            scaling=ScalingSettings(assume="linear", spans=spans),
+        ),
+        atoms=two_nodes(),
+        deadline_s=1000.0,
+    )
+    for _ in range(1 if alone else 2):
+        talk.submit()
+    talk.started(0, 1.0)
+    for iteration in range(1, 8):
+        talk.now += 1.0
+        said = talk.result(0, iteration, 0.1 * iteration)
+        if "PreemptTrial 0.1 resize" in said:
+            talk.leaves(0)
+            break
+    return talk.scheduler.trials[0].num_atoms, talk
+
+
+def test_a_trial_grows_as_far_as_its_placement_makes_it_faster() -> None:
+    """Uniform allocation gives it all eight. Over two nodes it would be slower than on one."""
+    assert grown(None, alone=True)[0] == 8
+    near = {"island": {2: 1.9, 4: 3.6}, "switch": {6: 3.0, 8: 3.4}}
+    size, talk = grown(near, alone=True)
+    assert size == 4
+    assert talk.scheduler.trials[0].span is Span.ISLAND
+    far = {"island": {2: 1.9, 4: 3.6}, "switch": {6: 4.0, 8: 5.2}}
+    size, talk = grown(far, alone=True)
+    assert size == 8
+    assert talk.scheduler.trials[0].span is Span.SWITCH
+
+
+def test_speed_is_that_of_the_place_a_trial_has_or_would_get() -> None:
+    spans = {"island": {2: 1.9, 4: 3.6}, "switch": {2: 1.2, 4: 2.0, 8: 3.0}}
+    talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(spans=spans)), atoms=two_nodes())
+    for _ in range(6):
+        talk.submit()
+    scheduler = talk.scheduler
+    first = scheduler.trials[0]
+    assert [len(trial.atoms) for trial in scheduler.trials] == [1] * 6
+    free = [atom for atom in range(8) if scheduler.holder(atom) is None]  # type: ignore[arg-type]  # atom ids are ints
+    assert len({scheduler.holder(atom) is None for atom in range(8)}) == 2  # type: ignore[arg-type]
+    mine = scheduler._ledger.find(2, held=first.atoms)
+    assert mine is not None
+    expected = 1.9 if len({scheduler._ledger.machine.atoms[atom].node for atom in mine.atoms}) == 1 else 1.2
+    assert scheduler.speedup(first, 2) == expected
+    assert scheduler.speedup(first, 1) == 1.0
+    assert len(free) == 2
+    assert scheduler.speedup(first, 8) == 3.0  # it does not fit: what so many atoms could give at best
+
+
+def test_what_trials_report_is_kept_by_size_and_span_and_costs_by_size() -> None:
+    _, talk = grown(None, alone=True)
+    talk.started(0, 2.0)
+    for iteration in (8, 9, 10):
+        talk.now += 0.2
+        talk.result(0, iteration, 0.8, took_s=0.2)
+    assert talk.scheduler.measured.points() == [Point(8, Span.SWITCH, 5.0, 3)]
+    assert talk.scheduler.restart_costs_s() == {1: 1.0, 8: 2.0}
+    assert talk.scheduler.scaling(8) == 8.0  # assumed
+
+
+def test_a_trial_that_never_ran_on_one_atom_is_compared_where_others_have_been() -> None:
+    talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(assume=None)), atoms=two_nodes())
+    scheduler = talk.scheduler
+    for _ in range(2):
+        talk.submit()
+        talk.started(len(scheduler.trials) - 1)
+    first, second = scheduler.trials
+    talk.result(0, 1, 0.1, took_s=8.0)
+    scheduler._measure(first, 2, 5.0)  # as if it had been resized
+    assert scheduler.measured.at(2, Span.ISLAND) == 1.6
+    scheduler._measure(second, 2, 10.0)
+    assert second.one_atom_iter_s == 16.0
+    scheduler._measure(second, 2, 9.0)
+    assert scheduler.measured.points() == [Point(2, Span.ISLAND, 1.6, 1)]  # nothing new from where it was inferred
+    scheduler._measure(second, 4, 5.0)
+    assert scheduler.measured.at(4, Span.ISLAND) == 3.2
+
+
+def test_the_restart_costs_of_a_profile_count_until_one_was_measured() -> None:
+    talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(restart_s={1: 5.0, 4: 9.0})))
+    assert (talk.scheduler.restart_cost_s(1), talk.scheduler.restart_cost_s(8)) == (5.0, 9.0)
+    talk.submit()
+    talk.started(0, 1.5)
+    assert talk.scheduler.restart_cost_s(8) == 1.5
