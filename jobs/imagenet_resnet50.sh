@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=hpcsched-imagenet
+#SBATCH --nodes=8
+#SBATCH --gpus-per-node=4
+#SBATCH --time=02:10:00
+#SBATCH --no-kill
+#SBATCH --signal=B:USR2@120
+# The paper's ImageNet search: ResNet-50, two hours, here on 32 GPUs (16 atoms of 2).
+#
+#   IMAGENET=/data/imagenet sbatch jobs/imagenet_resnet50.sh      # from the project's folder; .venv there needs the extra `examples`
+#   sbatch --nodes=16 jobs/imagenet_resnet50.sh
+set -euo pipefail
+cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}"
+exec "${HPCSCHED:-.venv/bin/hpcsched}" run jobs/imagenet_resnet50/experiment.toml "$@"
