@@ -1,16 +1,20 @@
 """`[scaling]`: throughput relative to one atom, by assumption or from a measured profile.
 
-A profile is a JSON file, `{"spans": {"island": {"1": 1.0, "2": 1.9}, "node": {...}, "switch": ..., "beyond": ...}}`:
-for each span of a placement (its atoms lie in one NVLink island, one node, under one switch, or further apart), s(atoms).
+A profile is a JSON file, `{"spans": {"island": {"1": 1.0, "2": 1.9}, "node": {...}, "switch": ..., "beyond": ...}, "restart_s":
+{"1": 3.1, "2": 3.4}}`: for each span of a placement (its atoms lie in one NVLink island, one node, under one switch, or further
+apart), s(atoms); and, where known, what a start costs by atoms, end to end. Anything else in it is for people.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hpcsched.config.kinds import WrongValueError, did_you_mean, show
+from hpcsched.core.scaling import Point
 from hpcsched.core.settings import ScalingSettings
 
 ASSUME_ALLOWED = (
@@ -62,16 +66,43 @@ def read_profile(path: Path) -> ScalingSettings:
             best[size] = max(speed, best.get(size, 0.0))
     if best.setdefault(1, 1.0) != 1.0:
         raise WrongValueError(f"says that one atom is {best[1]:g} times as fast as one atom")
-    return ScalingSettings(assume=dict(sorted(best.items())), spans=curves)
+    restart_s = document.get("restart_s", {})
+    if not isinstance(restart_s, dict):
+        raise WrongValueError("restart_s is not a table of atoms and seconds")
+    costs = _curve(restart_s, relative_to_one=False, what="time in seconds") if restart_s else {}
+    return ScalingSettings(assume=dict(sorted(best.items())), spans=curves, restart_s=costs)
 
 
-def _curve(table: dict[str, object], *, relative_to_one: bool = True) -> dict[int, float]:
+def profile_of_run(
+    points: Iterable[Point], restart_s: Mapping[int, float], *, more: Mapping[str, object] | None = None
+) -> dict[str, Any] | None:
+    """The document of a profile that `read_profile` takes; None when only one atom was ever measured.
+
+    `more`: further keys, for people."""
+    spans: dict[str, dict[str, float]] = {}
+    reports: dict[str, dict[str, int]] = {}
+    for point in points:
+        spans.setdefault(str(point.span), {"1": 1.0})[str(point.size)] = round(point.speedup, 4)
+        reports.setdefault(str(point.span), {})[str(point.size)] = point.num
+    if not spans:
+        return None
+    return {
+        "spans": spans,
+        "restart_s": {str(size): round(cost, 4) for size, cost in sorted(restart_s.items()) if cost > 0},
+        "reports": reports,
+        **(more or {}),
+    }
+
+
+def _curve(
+    table: dict[str, object], *, relative_to_one: bool = True, what: str = "speed-up"
+) -> dict[int, float]:
     curve: dict[int, float] = {}
     for name, speed in table.items():
         if not (name.isascii() and name.isdigit() and len(name) <= 9 and int(name) >= 1):
             raise WrongValueError(f"{show(name)} is not a number of atoms")
         if isinstance(speed, bool) or not isinstance(speed, (int, float)):
-            raise WrongValueError(f"{name} = {show(speed)} is not a speed-up")
+            raise WrongValueError(f"{name} = {show(speed)} is not a {what}")
         try:
             number = float(speed)
         except OverflowError:

@@ -40,6 +40,8 @@ def ending(result: Result, picture: str = "") -> str:
     why = f": {result.why}" if result.why else ""
     lines.append(f"{result.state.value}{why}")
     lines += best_in_words(result)
+    if result.scaling:
+        lines.append(result.scaling)
     lines.append(f"run folder    {root}")
     quoted = shlex.quote(str(root))
     if result.state is ExperimentState.SUSPENDED:

@@ -35,7 +35,8 @@ from hpcsched.driver.control import take_controls
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.folder import make_run_folder
 from hpcsched.driver.keeper import Chore, Keeper
-from hpcsched.driver.loop import Loop, reserve_s
+from hpcsched.driver.loop import Loop, reserve_s, write_private
+from hpcsched.driver.measured import profile_document, scaling_note
 from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
 from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
@@ -94,6 +95,10 @@ class Result(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+    scaling: str = ""
+    """What was measured of throughput and restarts, beside what was assumed."""
+    is_told: bool = False
+    """The ending has been printed already, by a driver that ran on a node."""
 def run_experiment(
     request: Request, *, environ: Mapping[str, str], stream: TextIO = sys.stdout, argv: tuple[str, ...] = ()
 ) -> Result:
@@ -474,6 +479,7 @@ class _Life:
                     self._inbox.put(ib.NodeBack(node))
 
             chores.append(Chore(name="allocation", period_s=ALLOCATION_S, do=ask_end))
+                result = self._say_what_was_measured(result, scheduler, writer, clock.now())
             chores.append(Chore(name="nodes", period_s=NODES_S, do=try_nodes))
         return chores
 
@@ -483,6 +489,20 @@ class _Life:
             if error is None
             else f"the lease on the run folder cannot be renewed ({error}): another driver may take the folder over"
         )
+    def _say_what_was_measured(
+        self, result: Result, scheduler: Scheduler, writer: JournalWriter, now: float
+    ) -> Result:
+        """Beside what was assumed: in the log, in the last words, and as a profile that a later run can use."""
+        note = scaling_note(scheduler, now)
+        writer.append(note)
+        document = profile_document(scheduler)
+        if document is not None:
+            try:
+                write_private(self._folder.profile, msgspec.json.format(msgspec.json.encode(document)))
+            except OSError as error:
+                self._say(f"{self._folder.profile} could not be written: {error}")
+        return msgspec.structs.replace(result, scaling=note.text)
+
 
     def _look_at_control(self) -> None:
         messages, complaints = take_controls(self._folder)

@@ -188,7 +188,9 @@ def test_a_trial_that_never_ran_on_one_atom_is_compared_where_others_have_been()
     scheduler._measure(second, 2, 10.0)
     assert second.one_atom_iter_s == 16.0
     scheduler._measure(second, 2, 9.0)
-    assert scheduler.measured.points() == [Point(2, Span.ISLAND, 1.6, 1)]  # nothing new from where it was inferred
+    assert scheduler.measured.points() == [
+        Point(2, Span.ISLAND, 1.6, 1)
+    ]  # nothing new from where it was inferred
     scheduler._measure(second, 4, 5.0)
     assert scheduler.measured.at(4, Span.ISLAND) == 3.2
 
