@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from hpcsched.core.percentile import RunningPercentile
 
+NUM_LAST_SAVES = 8
+
 
 class Costs:
     """Measured seconds, as running percentiles.
@@ -17,6 +19,7 @@ class Costs:
     __slots__ = (
         "_expected_s",
         "_iterations",
+        "_last_saves",
         "_saves",
         "_setups",
         "_setups_by_size",
@@ -31,6 +34,7 @@ class Costs:
         self._setups_seen: set[float] = set()
         self._setups_by_size: dict[int, RunningPercentile] = {}
         self._saves = RunningPercentile(9, 10)
+        self._last_saves: list[float] = []
         self._iterations = RunningPercentile(1, 2)
 
     def observe_setup(self, size: int, setup_time_s: float, *, warm: bool = False) -> None:
@@ -50,6 +54,8 @@ class Costs:
 
     def observe_save(self, save_time_s: float) -> None:
         self._saves.add(save_time_s)
+        self._last_saves.append(save_time_s)
+        del self._last_saves[:-NUM_LAST_SAVES]
 
     def observe_iteration(self, one_atom_s: float) -> None:
         """Seconds of an iteration, times s(size): what it would take on one atom."""
@@ -72,8 +78,16 @@ class Costs:
 
     @property
     def save_s(self) -> float | None:
-        """p90 of a save; None before the first."""
-        return self._saves.value()
+        """What the next save may take; None before the first.
+
+        p90 of all, or the longest of the last few, or, where the last one took longer than the one before, as much more
+        again: a file system that gets slower would be believed too late else.
+        """
+        usual = self._saves.value()
+        if usual is None:
+            return None
+        *_, before, last = [self._last_saves[0], *self._last_saves]
+        return max(usual, *self._last_saves, 2.0 * last - before)
 
     @property
     def one_atom_iteration_s(self) -> float | None:

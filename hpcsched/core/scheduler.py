@@ -401,8 +401,8 @@ class Scheduler:
         reserve = self._reserve_s()
         at = max(self.now, self.deadline_s - reserve)
         planned = self._drain_at
-        if planned is not None and abs(planned - at) <= 0.05 + 0.1 * (self.deadline_s - planned):
-            return
+        if planned is not None and -0.05 <= at - planned <= 0.05 + 0.1 * (self.deadline_s - planned):
+            return  # a little less reserve is not worth a new timer; a little more may be what is missing
         self._drain_at = at
         self._timer(TimerKind.DRAIN, at, f"a last checkpoint takes {reserve:.6g} s, margin included")
 

@@ -30,3 +30,17 @@ def test_once_there_was_a_warm_start_cold_ones_do_not_count_any_more() -> None:
     assert costs.setup_s(1) == costs.setup_s(4) == 0.5
     assert costs.distinct_setups_s == [0.5]
     assert entrance.overhead_s == 0.5
+
+
+def test_the_next_save_may_grow_as_the_last_one_did() -> None:
+    costs = Costs()
+    assert costs.save_s is None
+    costs.observe_save(2.0)
+    assert costs.save_s == 2.0
+    costs.observe_save(3.0)
+    assert costs.save_s == 4.0
+    costs.observe_save(1.0)
+    assert costs.save_s == 3.0, "the longest of the last few"
+    for _ in range(20):
+        costs.observe_save(1.0)
+    assert costs.save_s == 1.0

@@ -39,7 +39,7 @@ PROJECT = LIGHT_TRIAL.parent.parent.parent
 LIMIT_S = 120.0
 """Longest wait for anything; the machine may be busy with other things."""
 
-DEFAULTS: dict[str, Any] = {"height": 0.9, "step_s": 0.1, "save": "each", "do": "", "at": 2, "until": 0}
+DEFAULTS: dict[str, Any] = {"height": 0.9, "step_s": 0.1, "save": "each", "do": "", "at": 2, "until": 0, "save_s": 0.0}
 
 
 SPACE = "\n".join(f"{name} = {{ constant = {json.dumps(value)} }}" for name, value in DEFAULTS.items())

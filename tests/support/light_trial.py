@@ -1,7 +1,7 @@
 """A trial script without torch: it speaks the channel as rank 0 of the runtime does, and misbehaves as its config says.
 
 Config: `height` (the metric's limit: metric = height * (1 - 1 / (1 + iteration))), `step_s` (seconds of an iteration on one
-rank), `save` (after each report: "each", or only on leaving: "leave"), `do` (what goes wrong, a key of `MISDEEDS`), `at` (in
+rank), `save` (after each report: "each", or only on leaving: "leave"), `save_s` (how long a save takes), `do` (what goes wrong, a key of `MISDEEDS`), `at` (in
 which iteration), `until` (the last incarnation that does it; 0: all do).
 
 Only rank 0 does anything; the others wait until it is gone, as they would in a collective. Checkpoints are folders that
@@ -64,6 +64,7 @@ class Light:
         fresh = target.with_name(f"{target.name}.tmp-light")
         try:
             fresh.mkdir(mode=0o700)
+            time.sleep(float(self.config.get("save_s", 0.0)))
             state = {"iteration": self.iteration, "config": self.config}
             for name, value in (
                 ("state.json", state),
