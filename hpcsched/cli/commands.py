@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "machine": Command(
         "hpcsched.cli.machine:command", "Print nodes, GPUs, cores, switches and atoms as read."
     ),
+    "doctor": Command("hpcsched.cli.doctor:command", "Try what hpcsched relies on, with a cure for each."),
     "docs": Command("hpcsched.cli.docs:command", "Write the documentation as HTML pages."),
 }
 """In the order of the help."""

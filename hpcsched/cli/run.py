@@ -69,9 +69,10 @@ def command(
         overrides["launcher.kind"] = launcher.value
     request = Request(target=target, run_dir=run_dir, overrides=overrides, resume=resume)
     result = run_experiment(request, environ=os.environ, argv=tuple(sys.argv))
-    picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
-    sys.stdout.write(ending(result, picture))
-    sys.stdout.flush()
+    if not result.is_told:
+        picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
+        sys.stdout.write(ending(result, picture))
+        sys.stdout.flush()
     if requeue and result.state is ExperimentState.SUSPENDED:
         print(f"hpcsched: {requeue_job(os.environ, run_command)}", file=sys.stderr, flush=True)
     raise typer.Exit(result.exit_code)

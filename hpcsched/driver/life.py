@@ -43,7 +43,9 @@ from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.sealer import Sealer
+from hpcsched.driver.setup import set_up_nodes
 from hpcsched.driver.signals import Signals
+from hpcsched.driver.whereabouts import meant, must_move, run_on_node, run_words
 from hpcsched.errors import (
     AllocationError,
     InputError,
@@ -55,6 +57,7 @@ from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.lease import Lease, acquire
 from hpcsched.eventlog.reader import JournalReader
 from hpcsched.eventlog.records import End, Header
+from hpcsched.eventlog.status import read_status
 from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
@@ -93,12 +96,12 @@ class Result(msgspec.Struct, frozen=True):
     folder: RunFolder
     best: dict[str, Any] | None
     why: str = ""
-
-
     scaling: str = ""
     """What was measured of throughput and restarts, beside what was assumed."""
     is_told: bool = False
     """The ending has been printed already, by a driver that ran on a node."""
+
+
 def run_experiment(
     request: Request, *, environ: Mapping[str, str], stream: TextIO = sys.stdout, argv: tuple[str, ...] = ()
 ) -> Result:
@@ -114,6 +117,10 @@ def run_experiment(
     ends_at = None if allocation is None else allocation.ends_at
     if not request.resume:
         _check_deadline(spec, file_deadline, ends_at, now_unix_s)
+    if allocation is not None and must_move(
+        spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=_say
+    ):
+        return _run_on_node(request, spec, root, allocation, environ, stream)
     folder = make_run_folder(root, spec.text, resume=request.resume)
     lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
     try:
@@ -122,6 +129,33 @@ def run_experiment(
         ).run()
     finally:
         lease.release()
+
+
+def _run_on_node(
+    request: Request,
+    spec: ExperimentSpec,
+    root: Path,
+    allocation: Allocation,
+    environ: Mapping[str, str],
+    stream: TextIO,
+) -> Result:
+    """The driver on the job's first node; what came of it. Raises InputError when it could not begin (it has said why)."""
+    words = run_words(
+        str(request.target.absolute()), str(root.absolute()), request.overrides, resume=request.resume
+    )
+    code = run_on_node(allocation, words, environ, srun_args=spec.launcher.srun_args, stream=stream)
+    folder = RunFolder(root.absolute())
+    if code == InputError.exit_code or not folder.segment(1).exists():
+        raise InputError(
+            f"the driver on {allocation.nodes[0]} did not begin (code {code}); it says why above"
+        )
+    return Result(
+        state=read_status(folder).status.state,
+        exit_code=code,
+        folder=folder,
+        best=_best_facts(folder),
+        is_told=True,
+    )
 
 
 def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
@@ -277,6 +311,7 @@ class _Life:
             keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
         )
         try:
+            self._set_up_nodes()
             probed = self._probe()
             machine = probed.machine
             for warning in probed.warnings:
@@ -301,6 +336,23 @@ class _Life:
             server.close()
 
     # ---- the parts
+
+    def _set_up_nodes(self) -> None:
+        command, allocation = self._spec.setup.per_node, self._allocation
+        if command is None:
+            return
+        nodes = set_up_nodes(
+            command,
+            self._folder,
+            () if allocation is None else allocation.nodes,
+            job_id=self._job_id(),
+            cwd=Path(self._spec.trial.cwd),
+            environ=self._environ,
+            srun_args=self._spec.launcher.srun_args,
+            say=self._say,
+        )
+        if allocation is not None:
+            self._allocation = msgspec.structs.replace(allocation, nodes=nodes)
 
     def _probe(self) -> Probed:
         atoms, driver = self._spec.atoms, self._spec.driver
@@ -436,7 +488,7 @@ class _Life:
         else:
             first = ev.ExperimentResumed(time=now, machine=machine, deadline_s=limit.deadline_s)
             loop.redo(past.best, past.deletions)
-        with Signals(lambda name: self._inbox.put(ib.SignalCaught(name))):
+        with Signals(lambda name: self._inbox.put(ib.SignalCaught(meant(name, self._environ)))):
             keeper.start()
             try:
                 state = loop.run(first)
@@ -446,6 +498,7 @@ class _Life:
                 screen.close()
             result = self._result(state, loop.why)
             if loop.superseded is None:
+                result = self._say_what_was_measured(result, scheduler, writer, clock.now())
                 writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
             complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
             if not complete and loop.superseded is None:
@@ -454,6 +507,20 @@ class _Life:
                 raise SupersededError(f"{self._folder.root}: {loop.superseded}")
             self._seal()
         return result
+
+    def _say_what_was_measured(
+        self, result: Result, scheduler: Scheduler, writer: JournalWriter, now: float
+    ) -> Result:
+        """Beside what was assumed: in the log, in the last words, and as a profile that a later run can use."""
+        note = scaling_note(scheduler, now)
+        writer.append(note)
+        document = profile_document(scheduler)
+        if document is not None:
+            try:
+                write_private(self._folder.profile, msgspec.json.format(msgspec.json.encode(document)))
+            except OSError as error:
+                self._say(f"{self._folder.profile} could not be written: {error}")
+        return msgspec.structs.replace(result, scaling=note.text)
 
     def _chores(self, loop: Loop) -> list[Chore]:
         def remark() -> None:
@@ -479,7 +546,6 @@ class _Life:
                     self._inbox.put(ib.NodeBack(node))
 
             chores.append(Chore(name="allocation", period_s=ALLOCATION_S, do=ask_end))
-                result = self._say_what_was_measured(result, scheduler, writer, clock.now())
             chores.append(Chore(name="nodes", period_s=NODES_S, do=try_nodes))
         return chores
 
@@ -489,20 +555,6 @@ class _Life:
             if error is None
             else f"the lease on the run folder cannot be renewed ({error}): another driver may take the folder over"
         )
-    def _say_what_was_measured(
-        self, result: Result, scheduler: Scheduler, writer: JournalWriter, now: float
-    ) -> Result:
-        """Beside what was assumed: in the log, in the last words, and as a profile that a later run can use."""
-        note = scaling_note(scheduler, now)
-        writer.append(note)
-        document = profile_document(scheduler)
-        if document is not None:
-            try:
-                write_private(self._folder.profile, msgspec.json.format(msgspec.json.encode(document)))
-            except OSError as error:
-                self._say(f"{self._folder.profile} could not be written: {error}")
-        return msgspec.structs.replace(result, scaling=note.text)
-
 
     def _look_at_control(self) -> None:
         messages, complaints = take_controls(self._folder)
@@ -526,7 +578,7 @@ class _Life:
         return "" if self._allocation is None else self._allocation.job_id
 
     def _say(self, text: str) -> None:
-        print(f"hpcsched: {text}", file=sys.stderr, flush=True)
+        _say(text)
 
     def _result(self, state: ExperimentState, why: str) -> Result:
         best = _best_facts(self._folder)
@@ -537,6 +589,10 @@ class _Life:
         else:
             code = 1
         return Result(state=state, exit_code=code, folder=self._folder, best=best, why=why)
+
+
+def _say(text: str) -> None:
+    print(f"hpcsched: {text}", file=sys.stderr, flush=True)
 
 
 def _best_facts(folder: RunFolder) -> dict[str, Any] | None:

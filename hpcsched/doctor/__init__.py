@@ -1,0 +1,1 @@
+"""`hpcsched doctor`: tries what hpcsched relies on, one line each, with a cure."""

@@ -1,0 +1,143 @@
+"""`[setup] per_node`: a command once on every node before its first trial (staging data, unpacking an environment).
+
+All nodes at once, a step each. A node on which it fails is left out of the run, with what the command said; when none is
+left the run does not begin. A resumed run does not do it again on the nodes of the same job.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from hpcsched.errors import AllocationError, RunFolderError
+from hpcsched.launch.environment import srun_environment
+from hpcsched.launch.steps import helper_step, run_mark
+from hpcsched.runfolder import RunFolder
+
+LIMIT_S = 3600.0
+MOST_AT_ONCE = 32
+TAIL = 1500
+HERE = "this machine"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What `setup.json` holds: where the command has succeeded."""
+
+    job_id: str
+    command: str
+    nodes: tuple[str, ...]
+
+
+def set_up_nodes(
+    command: str,
+    folder: RunFolder,
+    nodes: Sequence[str],
+    *,
+    job_id: str,
+    cwd: Path,
+    environ: Mapping[str, str],
+    srun_args: Sequence[str] = (),
+    say: Callable[[str], None],
+    limit_s: float = LIMIT_S,
+) -> tuple[str, ...]:
+    """Run the command where it has not yet succeeded in this job; the nodes that are ready, in order.
+
+    nodes: of the job; empty: this machine alone, without Slurm. Raises AllocationError when no node is ready.
+    """
+    record = folder.root / "setup.json"
+    before = _read(record)
+    ready = (
+        set(before.nodes)
+        if before is not None and (before.job_id, before.command) == (job_id, command)
+        else set()
+    )
+    names = tuple(nodes) or (HERE,)
+    todo = [node for node in names if node not in ready]
+    if not todo:
+        return names
+
+    def run(node: str) -> str:
+        return _run(
+            command,
+            folder,
+            node,
+            job_id=job_id,
+            cwd=cwd,
+            environ=environ,
+            srun_args=srun_args,
+            limit_s=limit_s,
+        )
+
+    with ThreadPoolExecutor(min(MOST_AT_ONCE, len(todo))) as pool:
+        problems = dict(zip(todo, pool.map(run, todo), strict=True))
+    failed = {node: why for node, why in problems.items() if why}
+    ready |= set(todo) - set(failed)
+    left = tuple(node for node in names if node in ready)
+    try:
+        record.write_bytes(msgspec.json.encode(Done(job_id, command, left)) + b"\n")
+    except OSError as error:
+        raise RunFolderError(f"{record}: cannot be written: {error.strerror or error}") from error
+    for node, why in failed.items():
+        say(
+            f"[setup] per_node failed on {node}, which is left out: {why} (all of it: {log_file(folder, node)})"
+        )
+    if not left:
+        node, why = next(iter(failed.items()))
+        raise AllocationError(
+            f"[setup] per_node ({command!r}) failed on {'every node' if len(names) > 1 else node}: {why}. "
+            f"Its output is in {log_file(folder, node)}; mend the command, then start again"
+        )
+    return left
+
+
+def log_file(folder: RunFolder, node: str) -> Path:
+    return folder.root / f"setup-{node.replace(' ', '-')}.log"
+
+
+def _run(
+    command: str,
+    folder: RunFolder,
+    node: str,
+    *,
+    job_id: str,
+    cwd: Path,
+    environ: Mapping[str, str],
+    srun_args: Sequence[str],
+    limit_s: float,
+) -> str:
+    """Why it failed; "" when it did not."""
+    mark = {"HPCSCHED_RUN_DIR": str(folder.root)}
+    argv: tuple[str, ...] = ("bash", "-c", command)
+    env = {**environ, **mark}
+    if node != HERE:
+        step = helper_step(node, argv, name=f"{run_mark(str(folder.root))}setup", srun_args=srun_args)
+        argv, env = step.argv, {**srun_environment(environ), **mark, "SLURM_JOB_ID": job_id}
+    log = log_file(folder, node)
+    try:
+        with log.open("wb") as output:
+            done = subprocess.run(
+                argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=limit_s, check=False,
+                start_new_session=True,
+            )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {limit_s:.0f} s"
+    except OSError as error:
+        return f"{argv[0]}: {error.strerror or error}"
+    if done.returncode == 0:
+        return ""
+    with log.open("rb") as said:
+        said.seek(max(0, os.fstat(said.fileno()).st_size - TAIL))
+        tail = said.read().decode("utf-8", "replace").strip()
+    return f"exit code {done.returncode}" + (f": {tail}" if tail else "")
+
+
+def _read(file: Path) -> Done | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Done)
+    except (OSError, msgspec.DecodeError):
+        return None

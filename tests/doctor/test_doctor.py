@@ -1,0 +1,137 @@
+"""`hpcsched doctor`: what it finds here, on the test cluster, and behind its firewall."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from hpcsched.doctor.finding import Finding, Verdict, fail, line_of
+from hpcsched.doctor.here import look_at_folder, look_at_limits, look_at_ports
+from hpcsched.doctor.slurm import look_at_commands
+from hpcsched.errors import CommandError
+from tests.support.cluster import Cluster, slurmbox
+from tests.support.e2e import clean_environ
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def doctor(folder: Path, environ: Mapping[str, str], *args: str) -> tuple[int, dict[str, Finding]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcsched", "doctor", "--json", "--run-dir", str(folder / "runs"), *args], env=dict(environ),
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=folder,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    found = [
+        Finding(one["what"], Verdict(one["verdict"]), one["said"], one.get("cure", ""))
+        for one in json.loads(done.stdout)
+    ]
+    return done.returncode, {
+        one.what.partition(" of ")[0] if one.what.startswith("file") else one.what: one for one in found
+    }
+
+
+def test_on_a_plain_machine_it_says_what_works_and_leaves_nothing(tmp_path: Path) -> None:
+    code, found = doctor(tmp_path, clean_environ())
+    assert code == 0, found
+    assert found["job"].verdict is Verdict.SKIP
+    assert found["fsync"].verdict in (Verdict.OK, Verdict.WARN)
+    assert "all-reduce" in found["group of 2 processes here"].said
+    assert not list(tmp_path.iterdir())
+
+
+def test_whatever_is_not_well_comes_with_a_cure(tmp_path: Path) -> None:
+    _, found = doctor(tmp_path, clean_environ())
+    for one in found.values():
+        assert one.cure or one.verdict is Verdict.OK, one
+        assert one.said
+
+
+@pytest.fixture(scope="module")
+def walled() -> Iterator[Cluster]:
+    if shutil.which("nft") is None:
+        pytest.skip("no nft: the firewall of the test cluster needs nftables")
+    with slurmbox(FIREWALL="1", NODES="2", GPUS="2") as made:
+        yield made
+
+
+@pytest.mark.slurm
+def test_behind_a_firewall_it_says_that_the_driver_will_move(walled: Cluster, tmp_path: Path) -> None:
+    with walled.allocation("--nodes", "2", "--gres=gpu:2", "--exclusive", "--time=10") as allocation:
+        code, found = doctor(tmp_path, allocation.env)
+        assert not allocation.steps()
+    assert code == 0, found
+    assert found["connect back"].verdict is Verdict.WARN
+    assert "moves to the first node" in found["connect back"].cure
+    assert found["step creation"].verdict is Verdict.OK
+    assert found["overlap"].verdict is Verdict.OK
+    assert found["GPU visibility"].said == "steps are shown 0,1 on all 2 node(s)"
+    assert found["run folder on nodes"].verdict is Verdict.OK
+    assert found["clocks"].verdict is Verdict.OK
+    assert "2 ranks by gloo" in found["group between 2 nodes"].said
+    assert "2 ranks by gloo" in found["group of 2 ranks on one node"].said
+    assert found["--no-kill"].verdict is Verdict.WARN
+    assert "Slurm" in found and "slurm" in found["Slurm"].said
+
+
+@pytest.mark.slurm
+def test_a_dead_node_and_a_folder_that_nodes_do_not_see_are_named(walled: Cluster, tmp_path: Path) -> None:
+    with walled.allocation(
+        "--nodes", "2", "--gres=gpu:2", "--exclusive", "--no-kill", "--time=10"
+    ) as allocation:
+        walled.kill_slurmd("n2")
+        try:
+            code, found = doctor(tmp_path, allocation.env)
+        finally:
+            walled.restore_node("n2")
+    assert code == 1
+    assert "n2" in found["nodes"].said
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure() -> None:
+    (finding,) = look_at_folder(Path("/proc/runs"))
+    assert finding.verdict is Verdict.FAIL
+    assert "--run-dir" in finding.cure
+
+
+def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(tmp_path: Path) -> None:
+    found = list(look_at_folder(tmp_path / "not" / "yet"))
+    assert str(tmp_path) in found[0].what
+    assert all(one.verdict in (Verdict.OK, Verdict.WARN) for one in found)
+    assert not list(tmp_path.iterdir())
+
+
+def test_limits_and_ports_are_read() -> None:
+    assert {one.what for one in look_at_limits()} == {"open files", "processes", "locked memory"}
+    assert [one.what for one in look_at_ports()] == ["ports"]
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("slurm 24.05.1", Verdict.OK), ("slurm 21.08.8", Verdict.WARN), ("slurm 19.05", Verdict.FAIL)],
+)
+def test_old_versions_of_slurm_are_told_apart(version: str, verdict: Verdict) -> None:
+    found = list(
+        look_at_commands({}, lambda argv, *, timeout_s, env: version if argv[0] == "srun" else "4 idle")
+    )
+    assert found[0].verdict is verdict
+
+
+def test_a_controller_that_is_away_is_a_failure() -> None:
+    def answer(argv: tuple[str, ...], *, timeout_s: float, env: Mapping[str, str]) -> str:
+        if argv[0] == "sinfo":
+            raise CommandError(
+                argv, 1, "", "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
+            )
+        return "slurm 22.05.8"
+
+    assert [one.verdict for one in look_at_commands({}, answer)] == [Verdict.OK, Verdict.FAIL]  # type: ignore[arg-type]
+
+
+def test_a_line_has_its_cure_below() -> None:
+    assert line_of(fail("ports", "none", "look")) == "FAIL  ports: none\n      cure: look"
