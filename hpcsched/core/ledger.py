@@ -8,7 +8,7 @@ number of atoms at every event; it is checked by counters, so the check costs no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -38,9 +38,16 @@ class Ledger:
         "num_free", "num_held", "num_quarantined", "num_reserved", "num_total", "num_training",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, *, time: float = 0.0, sums: AtomSeconds | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        time: float = 0.0,
+        sums: AtomSeconds | None = None,
+        make_pool: Callable[[Machine], Pool] = Pool,
+    ) -> None:
         self.machine = machine
-        self._pool = Pool(machine)
+        self._pool = make_pool(machine)
         self.num_total = len(machine.atoms)
         self._state = [AtomState.FREE] * self.num_total
         self._holder: list[TrialId | None] = [None] * self.num_total

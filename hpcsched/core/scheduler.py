@@ -86,6 +86,7 @@ from hpcsched.core.transitions import ENDED, LIVE, TRANSITIONS, Cause
 from hpcsched.core.trial import MOST_SNAPSHOTS, Snapshot, Trial
 from hpcsched.core.view import Decision, Drop, Pause, Policy, Resize, Stop, TrialView
 from hpcsched.topology.machine import AtomId, Machine, Placement
+from hpcsched.topology.pool import Pool
 from hpcsched.topology.span import Span, Spans
 
 NEXT_ITERATION = 1.1
@@ -114,8 +115,16 @@ class Counts(msgspec.Struct):
 class Scheduler:
     """One experiment. Also the `View` that its policy sees."""
 
-    def __init__(self, settings: Settings, *, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        policy: Policy | None = None,
+        make_pool: Callable[[Machine], Pool] = Pool,
+    ) -> None:
+        """`policy`, `make_pool`: in place of the one that the settings name, and of the usual placement (studies, profiles)."""
         self.settings = settings
+        self._make_pool = make_pool
         self.sizes = Sizes(multiple_of=settings.multiple_of, largest=settings.max_trial_atoms)
         self.state = ExperimentState.RUNNING
         self.now = 0.0
@@ -284,7 +293,7 @@ class Scheduler:
     def _began(self, event: ExperimentBegan) -> None:
         assert not self._has_begun, "an experiment begins once"
         self._has_begun = True
-        self._ledger = Ledger(event.machine, time=self.now)
+        self._ledger = Ledger(event.machine, time=self.now, make_pool=self._make_pool)
         self._spans = Spans(event.machine)
         self._set_deadline(event.deadline_s)
 
@@ -308,7 +317,9 @@ class Scheduler:
                 trial
             )  # what was reserved belongs to the old machine: nobody starts before the new one is known
             self._settle(trial, Outcome.PREEMPTED, "the driver was restarted", unproven=(), wanted_gone=True)
-        self._ledger = Ledger(event.machine, time=self.now, sums=self._ledger.seconds(self.now))
+        self._ledger = Ledger(
+            event.machine, time=self.now, sums=self._ledger.seconds(self.now), make_pool=self._make_pool
+        )
         self._spans = Spans(event.machine)
         self._in_quarantine.clear()
         self._num_requested = 0

@@ -78,14 +78,17 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """A trial is paused when it promises less than so many times what a newcomer does."""
     scouts: int = 1
     """Trials that share all atoms at first, until one iteration has shown how long it takes; 0: one atom each."""
-    keep: float = 0.5
+    keep: float = 0.35
     """Share of the trials that go on in any case at each doubling of the iterations."""
+    keep_rising: float = 0.1
+    """The same while scores grow faster with every doubling."""
     cheap: float = 1.0
     """How far the worth of a newcomer counts that most can be told to be hopeless soon: 0 (not) to 1."""
     sure: float = 0.8
     """Correlation with the ranks at R from which the leader is finished first."""
     early_stop: bool = True
     look_ahead: bool = True
+    rising: bool = True
     narrow: bool = True
     spearhead: bool = True
 

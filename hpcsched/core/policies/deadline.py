@@ -77,6 +77,7 @@ class Deadline:
         self._scouts = options.scouts
         """Trials that start larger, so that the time of an iteration is known soon; 0: it is."""
         self._start_size = 1
+        self._rising = 0.0
         self._leader: TrialId | None = None
         """The best of the running ones, when last planned."""
         self._finished = -math.inf
@@ -232,7 +233,8 @@ class Deadline:
         z, seen = self._evidence.z(trial.trial_id)
         if not seen or trial.trial_id == self._leader:
             return ()
-        if self._evidence.behind(trial.trial_id, seen) < self._options.keep ** (1 / DOUBLING):
+        keep = self._options.keep * (1.0 - self._rising) + self._options.keep_rising * self._rising
+        if self._evidence.behind(trial.trial_id, seen) < keep ** (1 / DOUBLING):
             return ()
         worth = self._worth(view, trial)
         newcomer = self._newcomer(view, course)
@@ -263,9 +265,15 @@ class Deadline:
             self._evidence.rungs,
             self._evidence.rho(),
             growth,
-            self._options.saturation,
+            self._saturation(),
             seen_at,
         )
+
+    def _saturation(self) -> float:
+        """L: the assumed one, moved towards R as far as scores are still rising with every doubling."""
+        assumed = self._options.saturation
+        rising = self._rising = self._evidence.rising() if self._options.rising else 0.0
+        return assumed * math.pow(max(1.0, self._most / assumed), rising)
 
     def _useful(self, view: View, most: int) -> int:
         """The smallest allowed size up to `most` that is nearly as fast as any."""

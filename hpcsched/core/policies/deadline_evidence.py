@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from functools import lru_cache
+from operator import itemgetter
 from statistics import NormalDist, fmean, median
 
 from hpcsched.core.ids import TrialId
@@ -27,6 +28,10 @@ MOST_COMPARED = 64
 """Trials (the latest ones) that a correlation is computed on."""
 FEWEST_COMPARED = 3
 FEWEST_FORETOLD = 5
+RISING_RUNGS = 3
+"""The latest rungs, all of which must show it."""
+FALLING = 0.7
+"""Growth of a doubling over that of the one before from which scores do not count as rising at all."""
 LOOK_AHEAD = 0.05
 """Correlation that scores carried on must foretell more than scores as they are."""
 DOUBLING = 2
@@ -156,7 +161,7 @@ class Evidence:
         rung = self.num_rungs(trial_id) - 1
         while rung >= 0:
             place, num = self.standing(trial_id, rung)
-            if num >= FEWEST_COMPARED or (num > 1 and rung == 0):
+            if len(self._order[rung]) >= FEWEST_COMPARED or (num > 1 and rung == 0):
                 return deviate(place, num), self.rungs[rung]
             rung -= 1
         return 0.0, 0
@@ -228,6 +233,41 @@ class Evidence:
                     middle = math.sqrt(self.rungs[rung] * self.rungs[rung + DOUBLING])
                     return (seen * weight + self._growth * prior) / (weight + prior), middle
         return self._growth, 1.0
+
+    def rising(self) -> float:
+        """Do the scores of the better half still grow faster with every doubling? 1: yes; 0: each doubling brings clearly
+        less than the one before, as late in a training; 0 also when nothing is known. In the score's own units."""
+        lowest: float | None = None
+        left = RISING_RUNGS
+        for rung in range(len(self.rungs) - DOUBLING - 1, DOUBLING - 1, -1):
+            if len(self._order[rung + DOUBLING]) < FEWEST_COMPARED:
+                continue
+            ratio = self._acceleration(rung)
+            lowest = ratio if lowest is None else min(lowest, ratio)
+            left -= 1
+            if not left:
+                break
+        if lowest is None:
+            return 0.0
+        return min(1.0, max(0.0, (lowest - FALLING) / (1 - FALLING)))
+
+    def _acceleration(self, rung: int) -> float:
+        """Growth of the better half in the doubling after a rung over that in the one before."""
+        triples = sorted(
+            (
+                self._at[trial_id][rung - DOUBLING : rung + DOUBLING + 1 : DOUBLING]
+                for trial_id in self._order[rung + DOUBLING][-MOST_COMPARED:]
+            ),
+            key=itemgetter(2),
+            reverse=True,
+        )
+        half = [triple for triple in triples[: (len(triples) + 1) // 2] if math.isfinite(triple[0])]
+        before = sum(triple[1] - triple[0] for triple in half)
+        after = sum(triple[2] - triple[1] for triple in half)
+        if before <= 0:
+            return 0.0
+        first, middle, last = self.rungs[rung - DOUBLING], self.rungs[rung], self.rungs[rung + DOUBLING]
+        return after / before * math.log2(middle / first) / math.log2(last / middle)
 
     def _pairs(self, rung: int, later: int) -> list[tuple[float, float]]:
         """Scores at two rungs, of the latest trials that reached both."""
