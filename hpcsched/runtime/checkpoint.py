@@ -96,6 +96,9 @@ def save(
         tensors, skeletons = tracked.state()
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         plain = tracked.plain_model() if size <= MODEL_FILE_LIMIT else None
+        if rank != 0:
+            only_0 = tracked.of_rank_0(tensors)
+            tensors = {key: tensor for key, tensor in tensors.items() if key not in only_0}
         _agree(group, f"{folder}: cannot write the tensors", lambda: _write_shards(temporary, tensors, group))
 
         def seal_shards() -> dict[str, FileSum]:

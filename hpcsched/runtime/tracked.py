@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.runtime.trees import empty_tensors, join, split
@@ -56,6 +57,23 @@ class Tracked:
                 tree = value.state_dict()
             skeletons[name] = split(tree, name, tensors)
         return tensors, skeletons
+
+    def of_rank_0(self, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+        """Keys whose tensors may differ between ranks, so that only rank 0's are saved: buffers of a model (a batch norm's
+        statistics are each rank's own until DDP's next broadcast of rank 0's), and all that is no model or optimizer.
+
+        Parameters and optimizer state are equal on all ranks, or shards: the ranks share the work of writing them.
+        """
+        found: set[str] = set()
+        for name, value in self._objects.items():
+            keys = {key for key in tensors if key == name or key.startswith(f"{name}/")}
+            if isinstance(value, torch.nn.Module):
+                buffers = {buffer.data_ptr() for buffer in value.buffers()}
+                keys = {key for key in keys if tensors[key].data_ptr() in buffers}
+            elif isinstance(value, torch.optim.Optimizer):
+                continue
+            found.update(key for key in keys if not isinstance(tensors[key], DTensor))
+        return found
 
     def destinations(self, names: Mapping[str, Any], skeletons: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Tensors to load `names` into: the live ones of models and optimizers, fresh ones for the others."""
