@@ -90,6 +90,7 @@ class Evidence:
         self._left: list[int] = [0] * (len(self.rungs) + 1)
         """Trials that do not run any more, by the number of rungs they reached."""
         self._is_out: set[TrialId] = set()
+        self._rhos = [rho] * len(self.rungs)
         self.num_seen = 0
         """Trials that have reached a rung."""
 
@@ -149,12 +150,19 @@ class Evidence:
         return len(self._at.get(trial_id, ()))
 
     def standing(self, trial_id: TrialId, rung: int) -> tuple[int, int]:
-        """(place from 1, of how many) at a rung; those who ended before it count as behind."""
+        """(place from 1, of how many) at a rung; those who ended before it count as behind, as far as
+        the ranks at which they ended foretell those here."""
         value = (self._ahead if self.looks_ahead else self._at)[trial_id][rung]
         scores = self._sorted[self.looks_ahead][rung]
         better = len(scores) - bisect_right(scores, value)
         equal = bisect_right(scores, value) - bisect_left(scores, value)
-        return better + (equal + 1) // 2, len(scores) + sum(self._left[: rung + 1])
+        behind = 0.0
+        for reached in range(1, rung + 1):
+            num = self._left[reached]
+            if num:
+                doublings = math.log2(self.rungs[rung] / self.rungs[reached - 1])
+                behind += num * math.pow(self._rhos[reached - 1], doublings)
+        return better + (equal + 1) // 2, len(scores) + round(behind)
 
     def z(self, trial_id: TrialId) -> tuple[float, int]:
         """(z, iterations at which it was seen), at the highest rung that enough trials have reached; (0, 0) at first."""
@@ -208,6 +216,7 @@ class Evidence:
                 seen = max(0.01, correlation) ** (1 / doublings)
                 rho = (rho * self._prior_weight + seen * num) / (self._prior_weight + num)
             rhos.append(min(0.99, rho))
+        self._rhos = rhos
         return tuple(rhos)
 
     def _foretold(self, scores: dict[TrialId, list[float]], rung: int, far: int) -> float:
