@@ -30,8 +30,7 @@ from typing import NamedTuple
 import msgspec
 
 from hpcsched.core.actions import Action, StartTrial
-from hpcsched.core.enums import AtomState
-from hpcsched.core.events import Event, ExperimentBegan, ExperimentResumed, TrialExited
+from hpcsched.core.events import Event, ExperimentBegan, TrialExited
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.settings import HyperSchedSettings, ScalingSettings, Settings
 from hpcsched.sim.curves import Workload
@@ -156,19 +155,7 @@ class PlacingScheduler(Scheduler):
     """The core with another pool: everything else is the same."""
 
     def __init__(self, settings: Settings, make_pool: Callable[[Machine], Pool]) -> None:
-        super().__init__(settings)
-        self._make_pool = make_pool
-
-    def handle(self, event: Event) -> list[Action]:
-        actions = super().handle(event)
-        if isinstance(event, ExperimentBegan | ExperimentResumed):
-            # The pool is the ledger's own business in the product. A study exchanges it when the machine is given,
-            # and takes out of the new one what the core has placed since.
-            pool = self._make_pool(event.machine)
-            atoms = (atom.atom_id for atom in event.machine.atoms)
-            pool.take(atom for atom in atoms if self.atom_state(atom) is not AtomState.FREE)
-            self._ledger._pool = pool
-        return actions
+        super().__init__(settings, make_pool=make_pool)
 
 
 class PlacedWorld(World):

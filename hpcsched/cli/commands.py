@@ -19,6 +19,9 @@ COMMANDS: dict[str, Command] = {
         "hpcsched.cli.check:command", "Print what an experiment file would run; starts nothing."
     ),
     "run": Command("hpcsched.cli.run:command", "Run an experiment until its deadline."),
+    "profile": Command(
+        "hpcsched.cli.profile:command", "Measure how trials scale on this machine, before a search."
+    ),
     "submit": Command("hpcsched.cli.submit:command", "Send an experiment to the cluster's queue."),
     "status": Command("hpcsched.cli.status:command", "Show how far a run is and its best trial."),
     "watch": Command("hpcsched.cli.watch:command", "Watch a run live, from its files."),

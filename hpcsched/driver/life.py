@@ -41,6 +41,7 @@ from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
 from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
+from hpcsched.driver.roles import SEARCH, Roles
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.sealer import Sealer
 from hpcsched.driver.setup import set_up_nodes
@@ -103,7 +104,12 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run_experiment(
-    request: Request, *, environ: Mapping[str, str], stream: TextIO = sys.stdout, argv: tuple[str, ...] = ()
+    request: Request,
+    *,
+    environ: Mapping[str, str],
+    stream: TextIO = sys.stdout,
+    argv: tuple[str, ...] = (),
+    roles: Roles = SEARCH,
 ) -> Result:
     """Run (or go on with) one experiment to its end. Raises InputError before anything has been started."""
     spec, root = _spec_and_folder(request)
@@ -125,7 +131,7 @@ def run_experiment(
     lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
     try:
         return _Life(
-            request, spec, settings, allocation, folder, lease, environ, stream, argv, now_unix_s
+            request, spec, settings, allocation, folder, lease, environ, stream, argv, now_unix_s, roles
         ).run()
     finally:
         lease.release()
@@ -287,7 +293,9 @@ class _Life:
         stream: TextIO,
         argv: tuple[str, ...],
         now_unix_s: float,
+        roles: Roles,
     ) -> None:
+        self._roles = roles
         self._request = request
         self._spec = spec
         self._settings = settings
@@ -302,7 +310,7 @@ class _Life:
         self._sealer = Sealer(folder)
 
     def run(self) -> Result:
-        sampler = make_sampler(self._spec, seed=self._spec.experiment.seed)
+        sampler = self._roles.sampler(make_sampler(self._spec, seed=self._spec.experiment.seed))
         past = read_past(self._folder, sampler) if self._request.resume else None
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
             return self._result(past.scheduler.state, "this run has ended already")
@@ -425,13 +433,13 @@ class _Life:
         limit = limits(
             file_deadline_s=file_deadline, allocation_ends_s=ends_s, reserve_s=reserve_s(spec), chain=chain
         )
-        scheduler = Scheduler(self._settings) if past is None else past.scheduler
+        scheduler = self._roles.scheduler(self._settings, machine) if past is None else past.scheduler
         header = Header(
             life=self._lease.life,
             experiment=spec.text,
             name=spec.experiment.name,
             metric=spec.experiment.metric,
-            settings=self._settings if past is None else past.header.settings,
+            settings=scheduler.settings if past is None else past.header.settings,
             began_at=began_at,
             deadline_s=limit.deadline_s,
             provenance={
