@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "extend": Command("hpcsched.cli.extend:command", "Make a live run's deadline later."),
     "logs": Command("hpcsched.cli.logs:command", "Print what the ranks of a trial wrote."),
     "report": Command("hpcsched.cli.report:command", "Write figures and a page about a run."),
+    "compare": Command("hpcsched.cli.compare:command", "Put several runs side by side."),
     "replay": Command(
         "hpcsched.cli.replay:command", "Feed a run's events through the core; demand equal actions."
     ),

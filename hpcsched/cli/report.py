@@ -13,8 +13,20 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Where to write; default: report.html in the run folder.")
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the figures alone, as PNG, SVG and PDF, into this folder."),
+    ] = None,
 ) -> None:
     """Write one HTML page about a run: summary, figures, tables. Opens without a network, light and dark."""
+    if figures is not None:
+        from hpcsched.report.figures import write_figures
+        from hpcsched.report.load import load
+
+        for file in write_figures(load(run), figures):
+            typer.echo(str(file))
+        if out is None:
+            return
     from hpcsched.report.page import write_report
 
     typer.echo(str(write_report(run, out)))

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcsched.errors import LogError
+from hpcsched.errors import LogError, RunFolderError
 from hpcsched.report.load import Rows, RunLog
 from hpcsched.report.text import clean_line
 
@@ -107,15 +108,17 @@ def holders(log: RunLog) -> Figure:
                 ],
                 axis=1,
             )
-            axes.add_collection(
-                PolyCollection(
-                    list(corners),
-                    facecolors=[colour_of(int(trial)) for trial in rows["trial_id"]],
+            for trial, which in _by_trial(rows["trial_id"]):
+                spans = PolyCollection(
+                    list(corners[which]),
+                    facecolors=[colour_of(int(number)) for number in rows["trial_id"][which]],
                     edgecolors="white" if len(rows) <= MOST_VECTORS else "none",
                     linewidths=0.6,
                     rasterized=len(rows) > MOST_VECTORS,
                 )
-            )
+                if trial is not None:
+                    spans.set_gid(f"trial-{trial}")
+                axes.add_collection(spans)
             wide = (x1 - x0) > 0.018 * max(log.end_s, 1e-9)
             if int(wide.sum()) <= MOST_LABELS and len(gpus) <= 64:
                 for k in np.flatnonzero(wide):
@@ -210,7 +213,7 @@ def learning_curves(log: RunLog) -> Figure:
             curve = _thin(curves[trial])
             dashes = "--" if colour_of(trial) in used else "-"
             used.add(colour_of(trial))
-            axes.plot(
+            (line,) = axes.plot(
                 curve[:, 0],
                 curve[:, 1],
                 color=colour_of(trial),
@@ -220,6 +223,7 @@ def learning_curves(log: RunLog) -> Figure:
                 markersize=3,
                 label=f"trial {trial}",
             )
+            line.set_gid(f"trial-{trial}")
         axes.autoscale_view()
         axes.set_xlabel("iteration")
         axes.set_ylabel(clean_line(log.metric, 40))
@@ -279,6 +283,73 @@ def svg_of(figure: Figure, name: str, title: str) -> str:
     head, _, body = text.partition(">")
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     return f'{head} role="img" aria-labelledby="{name}-title"><title id="{name}-title">{_xml(title)}</title>{body}'
+
+
+def _by_trial(numbers: Rows) -> Iterator[tuple[int | None, npt.NDArray[np.intp]]]:
+    """The rows of each trial, for a shape of its own that the page can point at; all in one where they are too many."""
+    if len(numbers) > MOST_VECTORS:
+        yield None, np.arange(len(numbers))
+        return
+    for trial in np.unique(numbers):
+        yield int(trial), np.flatnonzero(numbers == trial)
+
+
+FIGURES: dict[str, Callable[[RunLog], Figure]] = {
+    "holders": holders,
+    "best_score": best_score,
+    "learning_curves": learning_curves,
+    "utilisation": utilisation,
+}
+"""By the name of their files."""
+FORMATS = ("png", "svg", "pdf")
+PAPER_DPI = 300
+
+
+def write_figures(log: RunLog, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Each figure in each format, for papers and slides: text stays text in SVG and PDF. Raises RunFolderError when `folder`
+    cannot be written."""
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in FIGURES.items():
+            figure = draw(log)
+            for kind in formats:
+                target = folder / f"{name}.{kind}"
+                with _style(), mpl.rc_context({"pdf.fonttype": 42}):
+                    figure.savefig(
+                        target, format=kind, dpi=PAPER_DPI, facecolor="white", metadata=_NO_DATE[kind]
+                    )
+                written.append(target)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return written
+
+
+_NO_DATE: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""The same log gives the same bytes."""
+
+
+def compared(logs: Sequence[RunLog], names: Sequence[str]) -> Figure:
+    """Best score with a complete checkpoint against time, one line a run."""
+    with _style():
+        figure, axes = _figure(9.6, 3.6)
+        for number, (log, name) in enumerate(zip(logs, names, strict=True)):
+            curve = log.best_curve
+            if len(curve):
+                axes.plot(
+                    np.append(curve["time_s"], log.end_s),
+                    np.append(curve["metric"], curve["metric"][-1]),
+                    drawstyle="steps-post",
+                    color=COLOURS[number % len(COLOURS)],
+                    linestyle=("-", "--", ":", "-.")[number // len(COLOURS) % 4],
+                    linewidth=2,
+                    label=clean_line(name, 60),
+                )
+        axes.set_xlabel("seconds since the experiment began")
+        axes.set_ylabel(clean_line(logs[0].metric, 40))
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best", fontsize=8)
+        return figure
 
 
 def _xml(text: str) -> str:

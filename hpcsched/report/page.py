@@ -1,8 +1,11 @@
-"""One self-contained page about a run: a summary that anybody can read, figures, tables. No script, no network."""
+"""One self-contained page about a run: a summary that anybody can read, figures, tables. No network; a few lines of script
+(named by their hash in the page's policy) light up one trial in all figures while the pointer is on it."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -28,6 +31,7 @@ except ImportError as error:
 MOST_TRIALS = 200
 MOST_WARNINGS = 50
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
+_SCRIPT = Path(__file__).with_name("page.js")
 _USES = {
     "training": "trials that train",
     "restart": "starting, restoring, saving and leaving; atoms reserved for a resize",
@@ -72,7 +76,11 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 def page_of(log: RunLog, folder: RunFolder | None = None) -> str:
     """The page's text. `folder`: where the run lies, for the path of the checkpoint."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(**_facts(log, folder))
+    script = _SCRIPT.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        **_facts(log, folder), script=script, script_hash=f"sha256-{digest}"
+    )
 
 
 def _facts(log: RunLog, folder: RunFolder | None) -> dict[str, Any]:

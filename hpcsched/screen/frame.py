@@ -57,7 +57,8 @@ def frame(seen: Seen, ui: Ui, width: int, height: int | None, *, ascii_only: boo
     """height None: as many lines as it takes (a file, a pipe)."""
     width = max(20, width)
     top = _head(seen, width, ascii_only)
-    foot = [] if height is not None and height < LEAST_HEIGHT_FOR_FOOT else _foot(seen, ui, width)
+    trials = ordered(seen.run)
+    foot = [] if height is not None and height < LEAST_HEIGHT_FOR_FOOT else _foot(seen, ui, trials, width)
     room = None if height is None else max(0, height - len(top) - len(foot))
     if seen.run.machine is not None:
         most = 10**6 if room is None else max(1, min(room // 3, room - LEAST_TABLE_LINES))
@@ -66,7 +67,7 @@ def frame(seen: Seen, ui: Ui, width: int, height: int | None, *, ascii_only: boo
     if ui.pane is not None and room is not None:
         body = _pane(ui, width, room)
     else:
-        body = _table(seen, ui, width, room)
+        body = _table(seen, ui, trials, width, room)
     lines = [*top, *body]
     if height is not None:
         lines = lines[: height - len(foot)]
@@ -157,10 +158,9 @@ def rows_of(run: RunState, trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(seen: Seen, ui: Ui, width: int, room: int | None) -> list[Text]:
+def _table(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int, room: int | None) -> list[Text]:
     if room is not None and room < 2:
         return []
-    trials = ordered(seen.run)
     num = len(trials) if room is None else room - 1
     ui.chosen = min(max(0, ui.chosen), max(0, len(trials) - 1))
     start = 0 if room is None else min(max(0, ui.chosen - num // 2), max(0, len(trials) - num))
@@ -195,7 +195,7 @@ def _pane(ui: Ui, width: int, room: int) -> list[Text]:
     return [fitted(Text(line), width) for line in wrapped[ui.pane_top : ui.pane_top + room]]
 
 
-def _foot(seen: Seen, ui: Ui, width: int) -> list[Text]:
+def _foot(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int) -> list[Text]:
     if not ui.show_keys:
         return []
     if ui.prompt is not None:
@@ -206,12 +206,11 @@ def _foot(seen: Seen, ui: Ui, width: int) -> list[Text]:
         ]
     if ui.pane is not None:
         return [fitted(Text("up/down scroll  Esc back to the trials  q quit", "dim"), width)]
-    return [*_chosen(seen, ui, width), fitted(Text(KEYS_HELP, "dim"), width)]
+    return [*_chosen(seen, ui, trials, width), fitted(Text(KEYS_HELP, "dim"), width)]
 
 
-def _chosen(seen: Seen, ui: Ui, width: int) -> list[Text]:
+def _chosen(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int) -> list[Text]:
     """The chosen trial's configuration and the whole reason, which the table has no room for."""
-    trials = ordered(seen.run)
     if not trials:
         return []
     trial = trials[min(max(0, ui.chosen), len(trials) - 1)]

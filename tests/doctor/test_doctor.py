@@ -75,7 +75,6 @@ def test_behind_a_firewall_it_says_that_the_driver_will_move(walled: Cluster, tm
     assert found["clocks"].verdict is Verdict.OK
     assert "2 ranks by gloo" in found["group between 2 nodes"].said
     assert "2 ranks by gloo" in found["group of 2 ranks on one node"].said
-    assert found["--no-kill"].verdict is Verdict.WARN
     assert "Slurm" in found and "slurm" in found["Slurm"].said
 
 

@@ -64,7 +64,7 @@ def test_the_page_is_one_file_that_fetches_nothing_and_names_its_pictures(tmp_pa
     text = folder.report.read_text()
     checker = checked(text)
     assert checker.fetched == []
-    assert "script" not in checker.tags
+    assert checker.tags.count("script") == 1, "our own few lines, named by their hash in the policy"
     assert "@import" not in text
     assert len(checker.ids) == len(set(checker.ids))
     assert len(checker.labelled) == 4
@@ -92,7 +92,7 @@ def test_names_and_values_from_outside_are_text_and_nothing_else(tmp_path: Path)
     folder = a_run(tmp_path, name=NASTY)
     text = page_of(hpcsched.load(folder.root), folder)
     checked(text)
-    assert "<script" not in text
+    assert text.count("<script") == 1
     assert "&lt;script&gt;alert(" in text
     assert "{{ 7 * 6 }}" in text
     assert "\x1b" not in text
