@@ -54,10 +54,12 @@ from hpcsched.launch.zygote_process import environment_fits
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
-from hpcsched.topology.machine import AtomId, Machine, Placement, shares_of
+from hpcsched.topology.machine import AtomId, Machine, Node, Placement, shares_of
 
 TICK_S = 0.25
 """Longest wait of the loop: silence, timers and the view are looked at so often."""
+LOOK_S = 0.1
+"""Crews are looked at (silence, escalation, spares) at most so often."""
 STOPPED_AFTER_S = 2.0
 """A gap between two rounds that is longer means that the driver itself was stopped: nobody's silence counts."""
 STALL_S = 2.0
@@ -161,7 +163,7 @@ class Loop:
     def run(self, first: ev.Event) -> ExperimentState:
         """Handle `first` (ExperimentBegan or ExperimentResumed) and go on until the core finishes or suspends."""
         self._handle(first)
-        last_round = time.monotonic()
+        last_round = last_look = time.monotonic()
         while self._state is None and self.superseded is None:
             for item in self._inbox.take(self._wait_s()):
                 self._take(item)
@@ -173,11 +175,15 @@ class Loop:
             now = self._clock.now()
             for fired in self._timers.due(now):
                 self._handle(fired)
-            for crew in list(self._crews.values()):
-                self._effect(crew, crew.tick(now))
-                if crew.settled:
-                    self._forget(crew)
-            self._keep_spares(now)
+            if (
+                round_at - last_look >= LOOK_S
+            ):  # not each round: a thousand crews cost more than the round itself
+                last_look = round_at
+                for crew in list(self._crews.values()):
+                    self._effect(crew, crew.tick(now))
+                    if crew.settled:
+                        self._forget(crew)
+                self._keep_spares(now)
             self._watch_disk(now)
             self._onlooker.refresh(now)
         return self._state or ExperimentState.SUSPENDED
@@ -599,6 +605,7 @@ class Loop:
             wrap=table.launcher.wrap,
             mpi=table.launcher.mpi,
             invented_gpus=self._invented_gpus,
+            interface=None if self._local else table.launcher.interface,
             checkpoint_budget=table.checkpoint.budget,
             group_timeout_s=table.timeouts.group,
         )
@@ -618,6 +625,7 @@ class Loop:
                     memory_mb=share.memory_mb,
                     first_rank=rank,
                     job_gpus=self._nodes[share.node].gpus,
+                    uuids=_uuids_of(self._nodes[share.node], share.gpus),
                 )
             )
             rank += len(share.gpus)
@@ -679,6 +687,13 @@ def _rank_path() -> str:
     return os.pathsep.join(
         filter(None, (folder if sys.prefix != sys.base_prefix else "", os.environ.get("PATH", "")))
     )
+
+
+def _uuids_of(node: Node, gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """As the probe saw them; () unless it saw all."""
+    known = {device.gpu: device.uuid for device in node.devices}
+    uuids = tuple(uuid for gpu in gpus if (uuid := known.get(gpu)) is not None)
+    return uuids if len(uuids) == len(gpus) else ()
 
 
 def _reason(notice: StepEnded | StepRefused | NodesGone) -> str:

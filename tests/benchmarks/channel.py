@@ -1,0 +1,269 @@
+"""From a report to its reply: `python -m tests.benchmarks.channel --ranks 1024 --rate 2000 --seconds 20 --json`.
+
+The driver's own loop, channel, journal and core, over real sockets; only the launcher is a stand-in, and rank 0 and the
+supervisor of each trial are simulated peers in a process of their own. Each report is decoded, judged by the core, written to the
+journal and synced before its reply leaves. Prints
+
+    {"median_ms", "p99_ms", "dropped", "rss_mb_start", "rss_mb_end", ...}
+
+`dropped`: reports without a reply or without a record in the journal, and messages that the channel gave up. The first 2 s
+(a quarter of a shorter run) do not count for times. `--sync-ms 50`: a disk whose every sync takes so long. `--stall-s 10`: one
+sync in the middle takes so long; afterwards everything must be there. `--ranks-per-trial`: how many of the ranks share a rank 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcsched.channel.keys import create_keys
+from hpcsched.channel.server import Server
+from hpcsched.config.load import load_experiment
+from hpcsched.config.settings import core_settings
+from hpcsched.core import events as ev
+from hpcsched.core.scheduler import Scheduler
+from hpcsched.driver import inbox as ib
+from hpcsched.driver.clock import Clock
+from hpcsched.driver.loop import Loop
+from hpcsched.driver.ports import Ports
+from hpcsched.eventlog.journal import JournalWriter
+from hpcsched.eventlog.reader import read_journal
+from hpcsched.eventlog.records import Header, Step
+from hpcsched.launch.launcher import Launcher, LaunchNotice, StepEnded
+from hpcsched.launchspec import Channel, LaunchSpec, SpareSpec
+from hpcsched.runfolder import RunFolder
+from hpcsched.search.samplers import make_sampler
+from hpcsched.sim.machine import simulated_machine
+
+
+class StandIn(Launcher):
+    """Starts nothing: the peers are there already."""
+
+    def __init__(self, notify: Callable[[LaunchNotice], None], num: int) -> None:
+        self._notify = notify
+        self.specs: dict[int, LaunchSpec] = {}
+        self.num = num
+        self.all_started = threading.Event()
+
+    def start(self, spec: LaunchSpec) -> None:
+        self.specs[spec.trial_id] = spec
+        if len(self.specs) == self.num:
+            self.all_started.set()
+
+    def kill(self, trial_id: int, incarnation: int) -> None:
+        nodes = tuple(node.node for node in self.specs[trial_id].nodes)
+        self._notify(StepEnded(trial_id, incarnation, 0, "", nodes))
+
+    def start_spare(self, spec: SpareSpec) -> None:
+        raise AssertionError("no spares here")
+
+    def adopt(self, spec: LaunchSpec, spares: Sequence[int]) -> None:
+        raise AssertionError("no spares here")
+
+    def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None: ...
+    def end_orphans(self) -> list[str]:
+        return []
+
+    def close(self) -> None: ...
+
+
+class Nobody:
+    """Looks on and shows nothing."""
+
+    def step(self, event: ev.Event, actions: list[Any]) -> None: ...
+    def note(self, time_s: float, text: str) -> None: ...
+    def refresh(self, now: float) -> None: ...
+
+
+class Disk:
+    """A sync that takes `sync_s`, and once, `stall_at` seconds after it was made, `stall_s`."""
+
+    def __init__(self, sync_s: float, stall_s: float) -> None:
+        self._sync_s = sync_s
+        self._stall_s = stall_s
+        self.stall_at = float("inf")
+
+    def __call__(self, fd: int) -> None:
+        wait_s = self._sync_s
+        if time.monotonic() >= self.stall_at:
+            self.stall_at = float("inf")
+            wait_s = self._stall_s
+        if wait_s:
+            time.sleep(wait_s)
+        os.fdatasync(fd)
+
+
+EXPERIMENT = """\
+[experiment]
+metric = "accuracy"
+[trial]
+command = ["true"]
+max_iterations = 1000000000
+[scheduler]
+policy = "{policy}"
+[timeouts]
+reserve = "1s"
+[search]
+num_trials = {num}
+[search.space]
+x = {{ uniform = [0.0, 1.0] }}
+"""
+
+
+def measure(
+    *, ranks: int, ranks_per_trial: int, rate: float, seconds: float, sync_s: float, stall_s: float, policy: str, seed: int
+) -> dict[str, Any]:  # fmt: skip
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    num = ranks // ranks_per_trial
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        root = Path(name)
+        folder = RunFolder(root / "run")
+        folder.root.mkdir(mode=0o700)
+        folder.journal.mkdir()
+        file = root / "experiment.toml"
+        file.write_text(EXPERIMENT.format(policy=policy, num=num))
+        spec = load_experiment(file, overrides={"experiment.seed": seed}, simulate=False)
+        settings = core_settings(spec)
+        keys = create_keys(folder.keys / "1")
+        inbox = ib.Inbox()
+        disk = Disk(sync_s, stall_s)
+        server = Server(keys, "tcp://127.0.0.1", deliver=inbox.put)
+        stack.callback(server.close)
+        channel = Channel(
+            (f"tcp://127.0.0.1:{server.port}",), str(keys.server_public_file), str(keys.client_secret_file)
+        )
+        machine = simulated_machine(num, 8)
+        began_at = time.time()
+        header = Header(1, spec.text, "channel", "accuracy", settings, began_at)
+        writer = JournalWriter(folder, header, durable=lambda n: inbox.put(ib.Durable(n)), sync=disk)
+        launcher = StandIn(inbox.put, num)
+        scheduler = Scheduler(settings)
+        loop = Loop(
+            spec=spec, folder=folder, scheduler=scheduler, sampler=make_sampler(spec, seed=seed), machine=machine,
+            launcher=launcher, server=server, channel=channel, writer=writer, inbox=inbox, clock=Clock(0.0),
+            ports=Ports(salt="channel"), onlooker=Nobody(), local=True, invented_gpus=True, began_at_unix_s=began_at,
+            file_deadline_s=None, allocation_ends_s=None, warm=False, first_n=0, told={},
+        )  # fmt: skip
+        run_loop: Callable[[ev.Event], object] = loop.run
+        if os.environ.get("PROFILE"):
+            run_loop = _profiled(loop.run)
+        thread = threading.Thread(
+            target=run_loop, args=(ev.ExperimentBegan(0.0, machine, None),), name="loop"
+        )
+        thread.start()
+        if not launcher.all_started.wait(120.0):
+            raise RuntimeError(f"only {len(launcher.specs)} of {num} trials were started")
+        facts = root / "facts.json"
+        nodes = [launcher.specs[trial].nodes[0].node for trial in range(num)]
+        facts.write_text(
+            json.dumps(
+                {
+                    "endpoint": channel.endpoints[0], "server_key_file": channel.server_key_file,
+                    "client_key_file": channel.client_key_file, "trials": num, "nodes": nodes, "rate": rate,
+                    "seconds": seconds, "wait_s": stall_s + 20.0,
+                }
+            )
+        )  # fmt: skip
+        peers = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.channel_peers", str(facts)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+        stack.callback(peers.kill)
+        assert peers.stdin is not None
+        assert peers.stdout is not None
+        assert peers.stdout.readline() == "ready\n"
+        peers.stdin.write("go\n")
+        peers.stdin.flush()
+        began = time.monotonic()
+        cpu_s = time.process_time()
+        disk.stall_at = began + seconds / 2 if stall_s else float("inf")
+        time.sleep(min(4.0, seconds / 2))  # all are up, and tables have their size
+        rss_start = rss_mb()
+        seen = json.loads(peers.stdout.readline())
+        rss_end = rss_mb()
+        cpu_s = time.process_time() - cpu_s
+        peers.wait(60.0)
+        inbox.put(ib.SignalCaught("SIGTERM"))
+        thread.join(60.0)
+        loop.wind_up()
+        closed = writer.close(60.0)
+        counts = server.counts
+        steps = [record for record in read_journal(folder) if isinstance(record, Step)]
+        logged = sum(isinstance(step.event, ev.ResultReported) for step in steps)
+        failed = sum(
+            isinstance(step.event, ev.TrialExited) and step.event.outcome.value != "killed" for step in steps
+        )
+    latencies = sorted(1000.0 * latency for latency in seen["latencies"])
+    return {
+        "median_ms": round(quantile(latencies, 0.5), 3),
+        "p99_ms": round(quantile(latencies, 0.99), 3),
+        "dropped": (seen["sent"] - seen["answered"]) + (seen["sent"] - logged) + counts.malformed + counts.flooded + counts.undelivered,
+        "rss_mb_start": round(rss_start, 1),
+        "rss_mb_end": round(rss_end, 1),
+        "max_ms": round(latencies[-1], 3) if latencies else None,
+        "reports": seen["sent"],
+        "per_s": round(seen["sent"] / seconds, 1),
+        "heartbeats_answered": seen["welcomes"],
+        "trials_lost": failed,
+        "peers_late_ms": round(1000.0 * seen["late_s"], 1),
+        "journal_complete": closed,
+        "driver_cpu_us_a_message": round(1e6 * cpu_s / max(1, seen["sent"] + seen["welcomes"]), 1),
+    }  # fmt: skip
+
+
+def _profiled(run: Callable[[ev.Event], object]) -> Callable[[ev.Event], object]:
+    import cProfile
+
+    def profiled(first: ev.Event) -> None:
+        profile = cProfile.Profile()
+        profile.runcall(run, first)
+        profile.print_stats("tottime")
+
+    return profiled
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Nearest rank; NaN of nothing."""
+    return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+
+
+def rss_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.channel", description=__doc__)
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--ranks-per-trial", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=2000.0, help="reports a second, all trials together")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--sync-ms", type=float, default=0.0)
+    parser.add_argument("--stall-s", type=float, default=0.0)
+    parser.add_argument("--policy", default="fifo")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(argv)
+    result = measure(
+        ranks=given.ranks, ranks_per_trial=given.ranks_per_trial, rate=given.rate, seconds=given.seconds,
+        sync_s=given.sync_ms / 1000.0, stall_s=given.stall_s, policy=given.policy, seed=given.seed,
+    )  # fmt: skip
+    print(
+        json.dumps(result) if given.json else "\n".join(f"{name}: {value}" for name, value in result.items())
+    )
+    return 0 if result["dropped"] == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
