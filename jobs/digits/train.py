@@ -54,34 +54,33 @@ def digits(device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 def main() -> None:
     trial = hpcsched.trial(learning_rate=0.05, momentum=0.9, weight_decay=1e-4, max_iterations=20)  # (*)
-    torch.manual_seed(trial.seed)
-    images, labels, test_images, test_labels = digits(trial.device)
+    config = trial.config  # (*)
+    device = trial.device  # (*)
+    torch.manual_seed(trial.seed)  # (*)
+    images, labels, test_images, test_labels = digits(device)
 
-    net = DistributedDataParallel(Net().to(trial.device))
+    net = DistributedDataParallel(Net().to(device))
     sgd = torch.optim.SGD(
         net.parameters(),
-        lr=trial.config["learning_rate"],  # (*)
-        momentum=trial.config["momentum"],
-        weight_decay=trial.config["weight_decay"],
+        lr=config["learning_rate"],
+        momentum=config["momentum"],
+        weight_decay=config["weight_decay"],
     )
     sampler = trial.sampler(len(labels), global_batch_size=GLOBAL_BATCH)  # (*) goes on at any number of ranks
-    trial.track(
-        model=net, optimizer=sgd, sampler=sampler
-    )  # (*) what a checkpoint holds; restores if there is one
+    trial.track(model=net, optimizer=sgd, sampler=sampler)  # (*) what a checkpoint holds; restores one, too
 
     for _ in trial:  # (*) every rank leaves at the same boundary when asked
         net.train()
-        for batch in sampler.batches():
+        for batch in sampler.batches():  # (*)
             sgd.zero_grad()
             nn.functional.cross_entropy(net(images[batch]), labels[batch]).backward()
             sgd.step()
         net.eval()
         with torch.no_grad():
             scores = net.module(test_images)
-        trial.report(  # (*)
-            accuracy=(scores.argmax(dim=1) == test_labels).float().mean(),
-            loss=nn.functional.cross_entropy(scores, test_labels),
-        )
+        accuracy = (scores.argmax(dim=1) == test_labels).float().mean()
+        loss = nn.functional.cross_entropy(scores, test_labels)
+        trial.report(accuracy=accuracy, loss=loss)  # (*)
 
 
 if __name__ == "__main__":
