@@ -38,7 +38,8 @@ pre code { overflow-wrap: normal; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; }
 th, td { border: 1px solid var(--line); padding: .3rem .6rem; text-align: left; vertical-align: top; }
-img { max-width: 100%; height: auto; }
+img { max-width: 100%; height: auto; background: #fff; }
+@media (max-width: 44rem) { nav { order: 2; border-top: 1px solid var(--line); } }
 """
 
 _PAGE = """<!DOCTYPE html>

@@ -146,7 +146,7 @@ def box() -> Iterator[Cluster]:
 )
 def test_the_blocks_of_a_page_run_on_a_cluster(box: Cluster, page: str, tmp_path: Path) -> None:
     for name, text in files_of("tutorial").items():
-        (tmp_path / name).write_text(text.replace('deadline = "60s"', 'deadline = "30s"'))
+        (tmp_path / name).write_text(text.replace('deadline = "60s"', 'deadline = "90s"'))
     environ = environ_of(box.env)
     for block in blocks_of(page):
         if block.tag == "slurm" and block.language == "bash":
