@@ -36,6 +36,8 @@ DEADLINE_COLOUR = "#d0504a"
 MOST_VECTORS = 3000
 """Shapes of a figure beyond which they are drawn as an image inside the SVG: the page stays small."""
 MOST_LABELS = 300
+MOST_POINTED_AT = 300
+"""Trials beyond which the page's script lights none up."""
 MOST_LINES = 2000
 NUM_NAMED = 8
 """Learning curves with a colour and a name."""
@@ -287,10 +289,11 @@ def svg_of(figure: Figure, name: str, title: str) -> str:
 
 def _by_trial(numbers: Rows) -> Iterator[tuple[int | None, npt.NDArray[np.intp]]]:
     """The rows of each trial, for a shape of its own that the page can point at; all in one where they are too many."""
-    if len(numbers) > MOST_VECTORS:
+    trials = np.unique(numbers)
+    if len(numbers) > MOST_VECTORS or len(trials) > MOST_POINTED_AT:
         yield None, np.arange(len(numbers))
         return
-    for trial in np.unique(numbers):
+    for trial in trials:
         yield int(trial), np.flatnonzero(numbers == trial)
 
 
