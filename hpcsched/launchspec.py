@@ -21,6 +21,8 @@ class LaunchNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_rank: int
     job_gpus: tuple[str, ...]
     """All GPUs that the job holds there, to map indices through what the step shows."""
+    uuids: tuple[str, ...] = ()
+    """Of `gpus`, as the probe saw them; empty where it saw none."""
 
 
 class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +61,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """"pmix": ranks are started by an MPI launcher, each as a task of its own ([launcher] mpi)."""
     invented_gpus: bool = False
     """A CPU machine plays GPUs: do not set CUDA_VISIBLE_DEVICES."""
+    interface: str | None = None
+    """[launcher] interface, a hint for NCCL and Gloo; None: they choose."""
     verdict_wait_min_s: float = 0.2
     verdict_wait_max_s: float = 5.0
     checkpoint_budget: float = 0.05

@@ -80,6 +80,8 @@ class SupervisorHello(_Message, frozen=True, tag="sup_hello"):
     step_id: str
     devices: tuple[str, ...]
     cores: tuple[int, ...]
+    uuids: tuple[str, ...] = ()
+    """Of the devices, where NVML tells them."""
 
 
 class Heartbeat(_Message, frozen=True, tag="heartbeat"):
@@ -115,6 +117,8 @@ class SupervisorRefuses(_Message, frozen=True, tag="sup_refuses"):
     node: str
     problem: Literal["mismatch", "port", "error"]
     why: str
+    gpus: tuple[str, ...] = ()
+    """GPUs of the placement that are at fault; empty: all of this node."""
 
 
 class SpareReady(_Message, frozen=True, tag="spare_ready"):

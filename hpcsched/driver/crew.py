@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -82,6 +82,15 @@ class _Node(msgspec.Struct):
     state: NodeState = NodeState.EXPECTED
     heard_at: float = 0.0
     exits: dict[int, int] = msgspec.field(default_factory=dict)
+    uuids: frozenset[str] = frozenset()
+    """Of its devices, where they are known."""
+
+    def atoms_with(self, gpus: Collection[str], all_gpus: Sequence[str]) -> tuple[AtomId, ...]:
+        """The atoms that hold these of the incarnation's GPUs here; all of them for none. GPUs stand in the atoms' order."""
+        per_atom = max(1, len(all_gpus) // max(1, len(self.atoms)))
+        atoms = sorted(self.atoms)
+        chosen = {all_gpus.index(gpu) // per_atom for gpu in gpus if gpu in all_gpus}
+        return tuple(atoms[i] for i in sorted(chosen) if i < len(atoms)) or self.atoms
 
 
 class Crew:
@@ -154,8 +163,10 @@ class Crew:
         if self.closed:
             return self._heard_after_the_end(message, now)
         match message:
-            case wire.SupervisorHello(node=name):
-                return self._hello(name, now)
+            case wire.SupervisorHello(node=name, uuids=uuids):
+                effects = self._hello(name, now)
+                self._merge(effects, self._see_devices(name, uuids, now))
+                return effects
             case wire.Heartbeat(node=name):
                 return self._heartbeat(name, now)
             case wire.RanksStarted(node=name) | wire.RankExited(node=name) if name not in self._nodes:
@@ -246,6 +257,23 @@ class Crew:
         if self._outcome is not None or self._refused is not None:
             return Effects(sends=[(peer, wire.KillRanks(self.trial_id, self.incarnation, self._why))])
         return Effects(sends=[(peer, wire.SupervisorWelcome(self.trial_id, self.incarnation))])
+
+    def _see_devices(self, name: str, uuids: tuple[str, ...], now: float) -> Effects:
+        """No two nodes of a trial may name the same device: two ranks would share it."""
+        effects = Effects()
+        node = self._nodes.get(name)
+        if node is None:
+            return effects
+        node.uuids = frozenset(uuids)
+        for other in self._nodes.values():
+            shared = sorted(node.uuids & other.uuids)
+            if other is node or not shared or self._outcome is not None or self._refused is not None:
+                continue
+            why = f"{other.name} and {name} both name the device {', '.join(shared)}: ranks of trial {self.trial_id} would share it"
+            effects.notes.append(why)
+            self._tell_end(effects, now, Outcome.LAUNCH_FAILED, why)
+            effects.events.append(ev.MachineChanged(time=now, down=node.atoms, why=why))
+        return effects
 
     def _heartbeat(self, name: str, now: float) -> Effects:
         return self._hello(name, now) if name in self._nodes else Effects()
@@ -356,9 +384,9 @@ class Crew:
         elif self._outcome is None and self._refused is None:
             self._tell_end(effects, now, Outcome.LAUNCH_FAILED, message.why)
             if message.problem == "mismatch":
-                effects.events.append(
-                    ev.MachineChanged(time=now, down=node.atoms, why=f"{message.node}: {message.why}")
-                )
+                gpus = next(each.gpus for each in self.spec.nodes if each.node == message.node)
+                down = node.atoms_with(message.gpus, gpus)
+                effects.events.append(ev.MachineChanged(time=now, down=down, why=message.why))
         return self._settle(effects, now)
 
     # ---- what the launcher says

@@ -17,7 +17,11 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 class MismatchError(LaunchError):
-    """The step does not show what the placement promised."""
+    """The step does not show what the placement promised. `gpus`: those at fault; empty: all of this node."""
+
+    def __init__(self, what: str, gpus: Sequence[str] = ()) -> None:
+        super().__init__(what)
+        self.gpus = tuple(gpus)
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -35,6 +35,10 @@ RANK_NAMES = frozenset(
 """Names of torchrun (torch.distributed.run, Environment Variables): an inherited one would be a lie."""
 
 
+INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""What [launcher] interface is told to, unless the user or a module has said something else."""
+
+
 def srun_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What srun and the other Slurm commands get: everything (modules, proxies, NCCL_*) but the job's own request."""
     return {
@@ -74,6 +78,9 @@ def rank_environment(
         env["PATH"] = os.pathsep.join(filter(None, (python_dir, env.get("PATH", ""))))
     env["OMP_NUM_THREADS"] = str(max(1, num_cores))
     env["PYTHONUNBUFFERED"] = "1"
+    if spec.interface is not None:
+        for name in INTERFACE_NAMES:
+            env.setdefault(name, spec.interface)
     env.update(spec.env)
     node_rank = [each.node for each in spec.nodes].index(node.node)
     folder = RunFolder(Path(spec.run_dir))

@@ -46,6 +46,7 @@ from hpcsched.errors import HpcschedError, LaunchError
 from hpcsched.launch.cgroups import count_oom_kills, oom_files
 from hpcsched.launch.devices import MismatchError, check_cores, map_devices, share_cores, visible_devices
 from hpcsched.launch.environment import rank_environment
+from hpcsched.launch.gpus import check_gpus
 from hpcsched.launch.processes import descendants, kill_process
 from hpcsched.launch.tails import tail_of, tells_out_of_memory
 from hpcsched.launch.zygote import Fork, script_of
@@ -88,9 +89,10 @@ class Phase(enum.Enum):
 class Refusal(HpcschedError):  # noqa: N818 - an answer, not a failure of ours
     """The ranks cannot be started here."""
 
-    def __init__(self, problem: str, why: str) -> None:
+    def __init__(self, problem: str, why: str, gpus: tuple[str, ...] = ()) -> None:
         super().__init__(why)
         self.problem = problem
+        self.gpus = gpus
 
 
 class Rank(msgspec.Struct):
@@ -133,6 +135,8 @@ class Supervisor:
         self._save_until: float | None = None
         """The driver is lost: ranks may save until then."""
         self._in_step = "SLURM_STEP_ID" in environ
+        self._uuids: tuple[str, ...] = ()
+        """Of our GPUs, where NVML tells them."""
 
     # ---- the life
 
@@ -147,7 +151,13 @@ class Supervisor:
             log.error("refused: %s", refusal)
             self._client.send(self._hello((), ()))
             self._client.send(
-                SupervisorRefuses(*ids, node=self._node.node, problem=refusal.problem, why=str(refusal))  # type: ignore[arg-type]  # one of the three by construction
+                SupervisorRefuses(
+                    *ids,
+                    node=self._node.node,
+                    problem=refusal.problem,  # type: ignore[arg-type]  # one of the three by construction
+                    why=str(refusal),
+                    gpus=refusal.gpus,
+                )
             )
             self._client.close(GOODBYE_LIMIT_S)
             return 3
@@ -225,6 +235,7 @@ class Supervisor:
             step_id=f"{job}.{step}" if job and step else "",
             devices=devices,
             cores=cores,
+            uuids=self._uuids,
         )
 
     def _check(self) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
@@ -234,9 +245,17 @@ class Supervisor:
             if self._spec.invented_gpus:
                 return None, cores
             shown = visible_devices(self._environ)
-            return map_devices(self._node, shown, slurm_picks=self._slurm_picks), cores
+            devices = map_devices(self._node, shown, slurm_picks=self._slurm_picks)
+            self._uuids = check_gpus(
+                self._node.node,
+                self._node.gpus,
+                devices,
+                promised=() if self._slurm_picks else self._node.uuids,
+                ours={process.pid for process in descendants(os.getpid())},
+            )
+            return devices, cores
         except MismatchError as error:
-            raise Refusal("mismatch", str(error)) from error
+            raise Refusal("mismatch", str(error), error.gpus) from error
 
     def _test_port(self) -> None:
         """The supervisor of rank 0 binds the group's port for a moment. Raises Refusal."""

@@ -245,12 +245,36 @@ def test_a_mismatch_sets_the_atoms_aside() -> None:
     crew = make_crew()
     crew.heard(hello("n1"), 11.0)
     effects = crew.heard(
-        wire.SupervisorRefuses(T, I, node="n1", problem="mismatch", why="GPU 0 belongs to pid 4"), 11.5
+        wire.SupervisorRefuses(T, I, node="n1", problem="mismatch", why="n1: cores 3 cannot be pinned"), 11.5
     )
     assert effects.events[0] == ev.MachineChanged(
-        time=11.5, down=ATOMS["n1"], why="n1: GPU 0 belongs to pid 4"
+        time=11.5, down=ATOMS["n1"], why="n1: cores 3 cannot be pinned"
     )
     assert exited(effects.events).outcome is Outcome.LAUNCH_FAILED
+
+
+def test_only_the_atom_of_the_gpu_at_fault_is_set_aside() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    refusal = wire.SupervisorRefuses(T, I, node="n1", problem="mismatch", why="GPU 1: pid 4", gpus=("1",))
+    effects = crew.heard(refusal, 11.5)
+    assert effects.events[0] == ev.MachineChanged(time=11.5, down=ATOMS["n1"][1:], why="GPU 1: pid 4")
+
+
+def test_two_nodes_that_name_the_same_device_end_the_launch() -> None:
+    crew = make_crew(("n1", "n2"))
+    assert not crew.heard(msgspec.structs.replace(hello("n1"), uuids=("GPU-a", "GPU-b")), 11.0).events
+    effects = crew.heard(msgspec.structs.replace(hello("n2"), uuids=("GPU-b",)), 11.2)
+    (event,) = effects.events
+    assert isinstance(event, ev.MachineChanged)
+    assert event.down == ATOMS["n2"]
+    assert event.why.startswith("n1 and n2 both name the device GPU-b")
+    assert {peer for peer, message in effects.sends if isinstance(message, wire.KillRanks)} == {
+        f"{T}.{I}.sup.n1",
+        f"{T}.{I}.sup.n2",
+    }
+    crew.heard(goodbye("n1", r0=-9, r1=-9), 11.4)
+    assert exited(crew.heard(goodbye("n2", r2=-9), 11.5).events).outcome is Outcome.LAUNCH_FAILED
 
 
 def test_a_kill_before_the_hello_ends_the_steps() -> None:
