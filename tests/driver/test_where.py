@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,11 +105,27 @@ def test_a_step_that_fails_leaves_the_driver_here_and_says_so() -> None:
     assert "not found out" in said[0]
 
 
-def test_a_port_of_somebody_else_does_not_count_as_reached() -> None:
+def test_a_port_is_reached_as_long_as_somebody_listens() -> None:
     with listening() as port:
         assert try_addresses("n", port, ["127.0.0.1"]) == Reached("n", "127.0.0.1")
     gone = try_addresses("n", port, ["127.0.0.1"])
     assert gone.address is None and "127.0.0.1" in gone.why
+
+
+def test_a_stranger_at_the_port_does_not_count_as_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def be_a_stranger() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-x\n")
+
+        thread = threading.Thread(target=be_a_stranger, daemon=True)
+        thread.start()
+        found = try_addresses("n", server.getsockname()[1], ["127.0.0.1"])
+        thread.join(10)
+    assert found.address is None
+    assert "somebody else answers" in found.why
 
 
 def test_what_was_asked_is_handed_on() -> None:
