@@ -178,7 +178,7 @@ def test_a_disk_that_fills_up_stalls_the_run_and_room_lets_it_go_on(tmp_path: Pa
 
 
 @needs_root
-@pytest.mark.parametrize("end", ["deadline", "SIGTERM"])
+@pytest.mark.parametrize("end", ["deadline", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_a_disk_that_stays_full_ends_the_run_in_order_and_with_a_word(tmp_path: Path, end: str) -> None:
     """Neither the deadline nor SIGTERM waits for the disk; what the log does not say, the resumed run says."""
     with small_disk(tmp_path / "disk", "size=128m") as disk:

@@ -39,7 +39,7 @@ def check_model(run: Run) -> None:
 
 
 def test_digits_on_this_machine(tmp_path: Path) -> None:
-    run = digits(tmp_path).start("--deadline", "60s")
+    run = digits(tmp_path).start("--deadline", "40s")
     assert run.ends(180.0) == 0, run.told()
     run.check(best=False)
     check_model(run)
@@ -52,7 +52,7 @@ def test_digits_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.slurm
 def test_digits_over_hosts_with_one_gpu_each(tmp_path: Path, cluster: Cluster) -> None:
     with cluster.allocation("-N4", "--gres=gpu:1", "--no-kill") as allocation:
-        run = digits(tmp_path).start("--deadline", "60s", inside=allocation)
+        run = digits(tmp_path).start("--deadline", "40s", inside=allocation)
         assert run.ends(180.0) == 0, run.told()
         run.check(best=False)
     check_model(run)
@@ -81,6 +81,7 @@ def test_digits_with_a_killed_driver(tmp_path: Path, moment: str) -> None:
     assert again.status["counts"]["failed"] == 0
 
 
+@pytest.mark.long
 def test_digits_leaves_on_ctrl_c_and_goes_on(tmp_path: Path) -> None:
     job = digits(tmp_path)
     run = job.start("--deadline", "10m")

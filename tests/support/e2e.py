@@ -25,6 +25,7 @@ import h5py
 import msgspec
 import pytest
 
+from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Note, Step
@@ -39,7 +40,15 @@ PROJECT = LIGHT_TRIAL.parent.parent.parent
 LIMIT_S = 120.0
 """Longest wait for anything; the machine may be busy with other things."""
 
-DEFAULTS: dict[str, Any] = {"height": 0.9, "step_s": 0.1, "save": "each", "do": "", "at": 2, "until": 0, "save_s": 0.0}
+DEFAULTS: dict[str, Any] = {
+    "height": 0.9,
+    "step_s": 0.1,
+    "save": "each",
+    "do": "",
+    "at": 2,
+    "until": 0,
+    "save_s": 0.0,
+}
 
 
 SPACE = "\n".join(f"{name} = {{ constant = {json.dumps(value)} }}" for name, value in DEFAULTS.items())
@@ -246,6 +255,23 @@ class Run:
             there, lambda: f"{kind.__name__} {wanted} is in the journal\n{self.told()}", limit_s=limit_s
         )
         return find(kind, **wanted)[num - 1]
+
+    def waits_for_size(self, num_atoms: int) -> None:
+        """Until an incarnation on at least so many atoms has reported."""
+
+        def there() -> bool:
+            if self.process.poll() is not None:
+                pytest.fail(f"the driver ended (code {self.process.returncode})\n{self.told()}")
+            wide = {
+                (action.trial_id, action.incarnation)
+                for action in self.actions(act.StartTrial)
+                if len(action.placement.atoms) >= num_atoms
+            }
+            return any(
+                (event.trial_id, event.incarnation) in wide for event in self.events(ev.ResultReported)
+            )
+
+        wait_until(there, lambda: f"a trial has reported from {num_atoms} atoms\n{self.told()}")
 
     # ---- afterwards
 
