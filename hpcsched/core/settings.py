@@ -70,17 +70,21 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """Correlation of the ranks at k and 2 k iterations that is assumed until it has been measured."""
     growth: float = 1.0
     """Growth from k to 2 k iterations, in spreads among trials, that is assumed until it has been measured."""
-    prior_weight: float = 8.0
+    prior_weight: float = 4.0
     """Trials that these two priors count as."""
     saturation: float = 60.0
     """L: iterations after which a doubling is assumed to bring half of the growth."""
+    trust: float = 1.0
+    """Part of the measured growth that is expected to go on."""
     stay: float = 0.7
     """A trial is paused when it promises less than so many times what a newcomer does."""
     scouts: int = 1
     """Trials that share all atoms at first, until one iteration has shown how long it takes; 0: one atom each."""
+    stay_rising: float = 1.2
+    """The same while scores grow faster with every doubling."""
     keep: float = 0.35
     """Share of the trials that go on in any case at each doubling of the iterations."""
-    keep_rising: float = 0.1
+    keep_rising: float = 0.03
     """The same while scores grow faster with every doubling."""
     cheap: float = 1.0
     """How far the worth of a newcomer counts that most can be told to be hopeless soon: 0 (not) to 1."""

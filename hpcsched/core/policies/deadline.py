@@ -238,7 +238,8 @@ class Deadline:
             return ()
         worth = self._worth(view, trial)
         newcomer = self._newcomer(view, course)
-        if worth >= self._options.stay * newcomer:
+        stay = self._options.stay * (1.0 - self._rising) + self._options.stay_rising * self._rising
+        if worth >= stay * newcomer:
             return ()
         return (
             Pause(
@@ -264,7 +265,7 @@ class Deadline:
             most,
             self._evidence.rungs,
             self._evidence.rho(),
-            growth,
+            self._options.trust * growth,
             self._saturation(),
             seen_at,
         )
@@ -326,7 +327,8 @@ class Deadline:
             best.iterations,
             deviate(1, max(2, seen)),
         )
-        if not self._options.narrow or best.wait_s > 0 or best.num >= num or len(known) < min(num, 2):
+        waits = best.wait_s > 0 or best.num >= num or len(known) < min(num, 2)
+        if waits or not self._options.narrow:
             return self._spearhead(view, outlook, ranked)
         self._because = (
             f"{best.num} of {num} contenders on {best.size} atoms can be expected to reach {best.value:.3f}, all of them "

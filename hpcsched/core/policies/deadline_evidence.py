@@ -28,6 +28,8 @@ MOST_COMPARED = 64
 """Trials (the latest ones) that a correlation is computed on."""
 FEWEST_COMPARED = 3
 FEWEST_FORETOLD = 5
+WARM_UP = 4
+"""Iterations whose growth says nothing about the later ones."""
 RISING_RUNGS = 3
 """The latest rungs, all of which must show it."""
 FALLING = 0.7
@@ -59,6 +61,15 @@ def deviate(place: int, num: int) -> float:
 def top_mean(top: int, num: int) -> float:
     """Expected mean z of the best `top` of `num`."""
     return fmean(deviate(place, num) for place in range(1, top + 1))
+
+
+@lru_cache(maxsize=4096)
+def top_variance(top: int, num: int) -> float:
+    """Variance of z among the best `top` of `num`: of their expected places, and of all of them when nobody is left out."""
+    if top >= num:
+        return 1.0
+    middle = top_mean(top, num)
+    return fmean((deviate(place, num) - middle) ** 2 for place in range(1, top + 1))
 
 
 class Evidence:
@@ -249,7 +260,7 @@ class Evidence:
         lowest: float | None = None
         left = RISING_RUNGS
         for rung in range(len(self.rungs) - DOUBLING - 1, DOUBLING - 1, -1):
-            if len(self._order[rung + DOUBLING]) < FEWEST_COMPARED:
+            if self.rungs[rung - DOUBLING] < WARM_UP or len(self._order[rung + DOUBLING]) < FEWEST_COMPARED:
                 continue
             ratio = self._acceleration(rung)
             lowest = ratio if lowest is None else min(lowest, ratio)

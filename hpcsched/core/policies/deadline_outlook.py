@@ -3,13 +3,14 @@
 Theory. A plan (n, t) keeps n contenders, the best so far, from the time t on and shares all atoms among them; each then
 reaches K iterations. In units of the spread among trials it is worth
 
-    V(n, t) = G(K) + rho_K z_n + sqrt(1 - rho_K^2) e_n
+    V(n, t) = G(K) + rho_K z_n + sqrt(rho_K^2 v_n + 1 - rho_K^2) e_n
 
 - G(K): growth from now until K. Growth g a doubling, which fades where trainings usually end: after L iterations a
   doubling brings half of it, far beyond next to nothing, and beyond R nothing:
   G(K) = g [m(K) - m(k)], m(x) = 1/2 log2(x^2 / (L^2 + x^2)).
 - rho_K: how well the ranks at t foretell those at K, rho^log2(K / k(t)).
-- z_n: mean standing of the n best of all that have been compared; e_n: what choosing among n at the end adds.
+- z_n, v_n: mean and variance of the standings of the n best of all that have been compared; e_n: the expected best of
+  n normal deviates. The last term is what choosing among the n at the end adds.
 
 Waiting raises rho_K, keeping fewer raises K. What a plan costs (the restart, the rest of an iteration until those who go
 have left) is taken off its time. The plans compared are n = 1, 2, 4, ... and never, t = now and some later times: the
@@ -25,7 +26,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hpcsched.core.policies.deadline_evidence import NORMAL, top_mean
+from hpcsched.core.policies.deadline_evidence import NORMAL, top_mean, top_variance
 
 LATER = (0.0, 0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """When a plan may begin, as shares of the time left."""
@@ -102,7 +103,8 @@ def best_plan(
     def value(num: int, wait_s: float, reached: float, judged: float) -> float:
         rho = outlook.foretold(judged, reached)
         seen = max(num, round(field.seen + seen_per_s * wait_s))
-        choice = rho * top_mean(num, seen) + math.sqrt(1 - rho * rho) * top_mean(1, num)
+        differ = math.sqrt(rho * rho * top_variance(num, seen) + 1 - rho * rho)
+        choice = rho * top_mean(num, seen) + differ * top_mean(1, num)
         return outlook.growth * (outlook.maturity(reached) - base) + choice
 
     until_r = outlook.max_iterations
@@ -160,7 +162,7 @@ def width(
 
 def improvement(mean: float, spread: float, best: float) -> float:
     """E[(X - best)+] of a normal X."""
-    if spread <= 0:
+    if spread < 1e-9:
         return max(0.0, mean - best)
     u = (mean - best) / spread
     return spread * (u * NORMAL.cdf(u) + NORMAL.pdf(u))
