@@ -153,7 +153,7 @@ max_iterations = {answers.max_iterations}            # R: iterations of a comple
 # env = {{ NCCL_DEBUG = "WARN" }}
 
 [scheduler]
-policy = {toml(answers.policy)}          # or "deadline" (ours, newer), "asha", "hyperband", "rasda", "fixed_split", "fifo"
+policy = {toml(answers.policy)}          # "deadline" (our own), "hypersched", "asha", "hyperband", "rasda", "fixed_split", "fifo"
 reduction_factor = 3           # eta: one in three goes on at each rung
 
 [atoms]
