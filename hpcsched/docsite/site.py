@@ -13,7 +13,7 @@ from hpcsched.errors import InputError
 from hpcsched.share import share
 
 ORDER = (
-    "index", "tutorial", "howto_cluster", "howto_watch", "howto_python", "howto_resume", "howto_analyse", "algorithms", "policy",
+    "index", "tutorial", "howto_cluster", "howto_watch", "howto_python", "howto_resume", "howto_analyse", "training", "algorithms", "policy",
     "machine", "reference_experiment", "reference_cli", "reference_events", "log_schema", "site",
 )  # fmt: skip
 """Of the navigation; pages that are not named come after these."""

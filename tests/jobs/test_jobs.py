@@ -87,6 +87,27 @@ def test_at_most_ten_lines_make_a_torchrun_script_a_trial() -> None:
     assert 5 < len(new) <= 10, "\n".join(new)
 
 
+def test_the_readme_shows_these_very_lines() -> None:
+    block = re.search(r"```diff\n(.*?)```", (JOBS.parent / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+
+    def squeezed(file: Path) -> str:
+        return re.sub(r"\s+", "", re.sub(r"\s+# .*", "", file.read_text()))
+
+    trial, plain = squeezed(JOBS / "digits/train.py"), squeezed(HERE / "plain_digits.py").replace(",)", ")")
+    shown = block[1].splitlines()
+    assert sum(line.startswith("+") for line in shown) == 10
+    for line in shown:
+        code = re.sub(r"\s+", "", line[1:])
+        if line.startswith("+"):
+            assert code in trial, line
+        elif line.startswith("-"):
+            # The formatter breaks the line of the device and puts brackets round it.
+            assert code in plain or code in plain.replace("device=(", "device=").replace(
+                'torch.device("cpu"))', 'torch.device("cpu")'
+            ), line
+
+
 def test_the_plain_script_trains() -> None:
     pytest.importorskip("sklearn")
     argv = [
