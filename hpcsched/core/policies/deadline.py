@@ -138,7 +138,7 @@ class Deadline:
             return (Resize(trial.trial_id, wanted, self._because),)
         if view.num_free < wanted - size:
             return ()
-        gain = self._gain(view, size, wanted)
+        gain = self._gain(view, trial, size, wanted)
         if not gain.pays:
             self._grow.pop(trial.trial_id)
             return ()
@@ -150,10 +150,10 @@ class Deadline:
             ),
         )
 
-    def _gain(self, view: View, size: int, wanted: int) -> Gain:
+    def _gain(self, view: View, trial: TrialView, size: int, wanted: int) -> Gain:
         return gain_of(
-            speedup_now=view.scaling(size),
-            speedup_new=view.scaling(wanted),
+            speedup_now=view.speedup(trial, size),
+            speedup_new=view.speedup(trial, wanted),
             time_left_s=view.time_left_s(),
             restart_s=view.restart_cost_s(wanted) or 0.0,
             margin=MARGIN,
@@ -265,8 +265,9 @@ class Deadline:
             most,
             self._evidence.rungs,
             self._evidence.rho(),
-            self._options.trust * growth,
+            growth,
             self._saturation(),
+            self._options.fade,
             seen_at,
         )
 
