@@ -146,22 +146,38 @@ def test_a_trial_grows_as_far_as_its_placement_makes_it_faster() -> None:
 
 
 def test_speed_is_that_of_the_place_a_trial_has_or_would_get() -> None:
-    spans = {"island": {2: 1.9, 4: 3.6}, "switch": {2: 1.2, 4: 2.0, 8: 3.0}}
+    spans = {"island": {2: 1.9, 4: 3.6}, "switch": {2: 1.2, 4: 2.0, 5: 2.5, 8: 3.0}}
     talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(spans=spans)), atoms=two_nodes())
-    for _ in range(6):
+    talk.submit()
+    trial = talk.scheduler.trials[0]
+    assert talk.scheduler.speedup(trial, 1) == 1.0
+    assert talk.scheduler.speedup(trial, 4) == 3.6
+    assert talk.scheduler.speedup(trial, 5) == 2.5
+    for _ in range(4):
         talk.submit()
-    scheduler = talk.scheduler
-    first = scheduler.trials[0]
-    assert [len(trial.atoms) for trial in scheduler.trials] == [1] * 6
-    free = [atom for atom in range(8) if scheduler.holder(atom) is None]  # type: ignore[arg-type]  # atom ids are ints
-    assert len({scheduler.holder(atom) is None for atom in range(8)}) == 2  # type: ignore[arg-type]
-    mine = scheduler._ledger.find(2, held=first.atoms)
-    assert mine is not None
-    expected = 1.9 if len({scheduler._ledger.machine.atoms[atom].node for atom in mine.atoms}) == 1 else 1.2
-    assert scheduler.speedup(first, 2) == expected
-    assert scheduler.speedup(first, 1) == 1.0
-    assert len(free) == 2
-    assert scheduler.speedup(first, 8) == 3.0  # it does not fit: what so many atoms could give at best
+    # Three atoms are free: four are its own and these, wherever it is.
+    assert talk.scheduler.num_free == 3
+    together = talk.scheduler._ledger.find(4, held=trial.atoms)
+    assert together is not None
+    node_of = talk.scheduler._ledger.machine.atoms
+    num_nodes = len({node_of[atom].node for atom in together.atoms})
+    assert talk.scheduler.speedup(trial, 4) == {1: 3.6, 2: 2.0}[num_nodes]
+    assert talk.scheduler.speedup(trial, 8) == 3.0  # it does not fit: what so many atoms could give at best
+
+
+def test_its_own_atoms_count_as_free_for_a_trial_that_would_grow() -> None:
+    """Of the other node one atom is left: it can have all of its own node only with the atom it holds."""
+    spans = {"island": {4: 3.6}, "switch": {4: 2.0}}
+    talk = Talk(
+        settings(FifoSettings(), scaling=ScalingSettings(assume="none", spans=spans)), atoms=two_nodes()
+    )
+    talk.submit()
+    trial = talk.scheduler.trials[0]
+    mine = talk.machine.atoms[trial.atoms[0]].node
+    others = [atom.atom_id for atom in talk.machine.atoms if atom.node != mine]
+    talk.scheduler._ledger.set_aside(others[:3])
+    assert talk.scheduler.num_free == 4  # three beside it and one elsewhere
+    assert talk.scheduler.speedup(trial, 4) == 3.6
 
 
 def test_what_trials_report_is_kept_by_size_and_span_and_costs_by_size() -> None:
