@@ -74,8 +74,8 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """Trials that these two priors count as."""
     saturation: float = 60.0
     """L: iterations after which a doubling is assumed to bring half of the growth."""
-    trust: float = 1.0
-    """Part of the measured growth that is expected to go on."""
+    ripe: float = 0.5
+    """Contenders have done at least so many times the iterations of the furthest; younger ones only if these are too few."""
     stay: float = 0.7
     """A trial is paused when it promises less than so many times what a newcomer does."""
     scouts: int = 1

@@ -267,7 +267,6 @@ class Deadline:
             self._evidence.rho(),
             growth,
             self._saturation(),
-            self._options.fade,
             seen_at,
         )
 
@@ -306,7 +305,10 @@ class Deadline:
         known = [trial for trial in running if self._evidence.num_rungs(trial.trial_id)]
         if not known:
             return []
-        ranked = sorted(known, key=self._order_of, reverse=True)
+        ripe = self._options.ripe * max(trial.training_iteration for trial in known)
+        ranked = sorted(
+            known, key=lambda trial: (trial.training_iteration >= ripe, self._order_of(trial)), reverse=True
+        )
         first = ranked[0]
         self._leader = first.trial_id
         num = len(view.live())
@@ -385,7 +387,7 @@ class Deadline:
     def _order_of(self, trial: TrialView) -> tuple[float, float]:
         z, seen = self._evidence.z(trial.trial_id)
         course = self._course
-        rho = 1.0 if course is None or not seen else course.outlook.foretold(seen, course.reached)
+        rho = 0.999 if course is None or not seen else course.outlook.foretold(seen, course.reached)
         return (rho * z, self._evidence.best(trial.trial_id))
 
     # ---- 3. who gets a free atom?
