@@ -466,6 +466,10 @@ class Crew:
             node.heard_at += gap_s
 
     @property
+    def has_reported(self) -> bool:
+        return self._num_reports > 0
+
+    @property
     def silent_nodes(self) -> tuple[str, ...]:
         return tuple(node.name for node in self._nodes.values() if node.state is NodeState.SILENT)
 

@@ -37,6 +37,7 @@ from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, su
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
+from hpcsched.driver.suspects import NUM_LOSSES, NUM_TRIALS, Suspects
 from hpcsched.driver.timers import Timers
 from hpcsched.driver.told import tell_sampler
 from hpcsched.errors import SupersededError
@@ -136,6 +137,7 @@ class Loop:
         self._allocation_ends_s = allocation_ends_s
         self._warm = warm and environment_fits(spec.trial.env) is None
         self._spares = Spares(spec.launcher.spares_per_node)
+        self._suspects = Suspects()
         self._timers = Timers()
         self._crews: dict[tuple[int, int], Crew] = {}
         self._pending: deque[_Pending] = deque()
@@ -382,8 +384,27 @@ class Loop:
             for event in effects.events:
                 seq = effects.reply_to if isinstance(event, ev.ResultReported) else None
                 self._handle(event, None if seq is None else (crew, seq))
+                self._suspect(crew, event, now)
         if effects.events:
             self._watch_nodes(crew, now, handle)
+
+    def _suspect(self, crew: Crew, event: ev.Event, now: float) -> None:
+        """A node on which one trial after another dies is set aside."""
+        nodes = [node.node for node in crew.spec.nodes]
+        if isinstance(event, ev.ResultReported):
+            self._suspects.reported(nodes)
+        elif isinstance(event, ev.TrialExited):
+            bad = self._suspects.ended(crew.trial_id, nodes, event.outcome, has_reported=crew.has_reported)
+            for node in bad:
+                self._set_aside(node, f"{NUM_TRIALS} trials in a row have died on it while others work", now)
+
+    def _set_aside(self, node: str, why: str, now: float) -> None:
+        atoms = tuple(atom.atom_id for atom in self._machine.atoms if atom.node == node)
+        if not set(self._nodes) - self._suspects.set_aside - self._down:
+            self._note(f"{node}: {why}; but no other node is left", now)
+            return
+        self._note(f"{node} is not used any more: {why}", now)
+        self._handle(ev.MachineChanged(time=now, down=atoms, why=f"{node}: {why}"))
 
     def _watch_nodes(self, crew: Crew, now: float, handle: bool) -> None:
         """A node whose every supervisor is silent is not used until it is heard of again."""
@@ -397,6 +418,8 @@ class Loop:
         if node in self._nodes and node not in self._down:
             self._down.add(node)
             self._handle(ev.NodeDown(time=now, node=node, why=why))
+            if self._suspects.lost(node):
+                self._set_aside(node, f"it was lost {NUM_LOSSES} times", now)
 
     def _node_back(self, node: str, now: float) -> None:
         if node in self._down:

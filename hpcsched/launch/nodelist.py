@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+MOST_NAMES = 65_536
+"""Slurm has no larger clusters; a list of more is nonsense, and to expand it would take all memory."""
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
+
 
 def expand_nodelist(text: str) -> tuple[str, ...]:
     """("gpu-a1n01", "gpu-a1n02") of "gpu-a1n[01-02]": several brackets, mixed padding, commas. Each name once, in the
@@ -10,9 +17,34 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     text = text.strip()
-    if text in {"", "(null)", "None", "N/A"}:
+    if text in {"", "(null)", "None", "N/A"} or _most_names(text) > MOST_NAMES:
         return ()
     try:
         return tuple(str(name) for name in NodeSet(text, resolver=RESOLVER_NOGROUP))
-    except (NodeSetException, ValueError):  # a bare ValueError: ranges such as "[0-1-2-3-4]" (ClusterShell 1.9)
+    except (
+        NodeSetException,
+        ValueError,
+    ):  # a bare ValueError: ranges such as "[0-1-2-3-4]" (ClusterShell 1.9)
         return ()
+
+
+def _most_names(text: str) -> int:
+    """How many names this can be at most, without making them."""
+    total = 0
+    for term in re.split(r",(?![^\[]*\])", text):
+        names = 1
+        for bracket in _BRACKET.findall(term):
+            names *= sum(_width(piece) for piece in bracket.split(","))
+            if names > MOST_NAMES:
+                return names
+        total += names
+    return total
+
+
+def _width(piece: str) -> int:
+    match = _RANGE.match(piece)
+    if match is None:
+        return 1
+    if max(len(match[1]), len(match[2])) > 12:
+        return MOST_NAMES + 1
+    return max(1, int(match[2]) - int(match[1]) + 1)

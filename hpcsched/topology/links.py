@@ -89,7 +89,7 @@ def parse_topo_matrix(text: str) -> GpuLinks | None:
         match = re.match(r"\s*GPU(\d+)\s+(.*)", line)
         if match is not None and int(match[1]) < num_gpus:
             rows.setdefault(int(match[1]), match[2].split())
-    if sorted(rows) != list(range(num_gpus)):
+    if sorted(rows) != list(range(num_gpus)) or set(gpu_columns) != {f"GPU{gpu}" for gpu in rows}:
         return None
     links: dict[str, Link] = {}
     cores: list[tuple[int, ...] | None] = []

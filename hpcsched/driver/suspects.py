@@ -1,0 +1,70 @@
+"""Nodes that keep killing trials. Pure: no clock, no sockets.
+
+Theory. A node can be up, take steps, and still be broken: a GPU that fails at the first kernel, a full local disk, memory
+that is gone. Its trials crash, are tried again, and the node, being free again at once, draws the next ones. So whoever ends
+badly is counted against its nodes; a report clears them. A node is set aside when `NUM_TRIALS` different trials in a row
+have ended badly on it before a report, while a trial on another node has reported since the first of them: when nobody reports
+anywhere the script is to blame, and `fail_fast` speaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from hpcsched.core.enums import Outcome
+
+NUM_TRIALS = 3
+NUM_LOSSES = 3
+"""A node that was lost so often is not used again when it comes back."""
+BAD = frozenset({Outcome.CRASHED, Outcome.OUT_OF_MEMORY, Outcome.LAUNCH_FAILED})
+"""NODE_FAILED is one loss of the node, however many trials it hits."""
+
+
+class _Record(msgspec.Struct):
+    trials: set[int] = msgspec.field(default_factory=set)
+    """That ended badly here, in a row."""
+    others_work: bool = False
+    """Somebody has reported elsewhere since the first of them."""
+
+
+class Suspects:
+    """One driver life's nodes."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, _Record] = {}
+        self._num_losses: dict[str, int] = {}
+        self.set_aside: set[str] = set()
+
+    def reported(self, nodes: Collection[str]) -> None:
+        """A trial on these nodes has reported."""
+        if not self._records:
+            return
+        for node in nodes:
+            self._records.pop(node, None)
+        for record in self._records.values():
+            record.others_work = True
+
+    def ended(
+        self, trial_id: int, nodes: Iterable[str], outcome: Outcome, *, has_reported: bool
+    ) -> list[str]:
+        """An incarnation on these nodes is over; the nodes that are to be set aside now."""
+        if outcome not in BAD or has_reported:
+            return []
+        found = []
+        for node in nodes:
+            record = self._records.setdefault(node, _Record())
+            record.trials.add(trial_id)
+            if len(record.trials) >= NUM_TRIALS and record.others_work and node not in self.set_aside:
+                self.set_aside.add(node)
+                found.append(node)
+        return found
+
+    def lost(self, node: str) -> bool:
+        """It is down; True when it is to be set aside now."""
+        losses = self._num_losses[node] = self._num_losses.get(node, 0) + 1
+        if losses < NUM_LOSSES or node in self.set_aside:
+            return False
+        self.set_aside.add(node)
+        return True
