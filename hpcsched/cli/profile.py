@@ -26,7 +26,10 @@ def command(
     limit: Annotated[str, typer.Option(help="Longest time; what has been measured by then is kept.")] = "30m",
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", help="Keep the measuring run's folder here; default: it is removed."),
+        typer.Option(
+            "--run-dir",
+            help="Keep the measuring run's folder here, for its logs (it cannot be resumed or replayed); default: it is removed.",
+        ),
     ] = None,
     launcher: Annotated[
         LauncherChoice | None, typer.Option(help="auto: srun inside a Slurm allocation, else this machine.")
