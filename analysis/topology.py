@@ -49,7 +49,7 @@ ISLAND, NODE, LEAF = 4, 8, 32
 """Atoms in an island, on a node, under a leaf switch."""
 
 FACTORS: dict[str, dict[Span, float]] = {
-    "issue": {Span.ISLAND: 1.0, Span.NODE: 0.95, Span.SWITCH: 0.8, Span.BEYOND: 0.6},
+    "usual": {Span.ISLAND: 1.0, Span.NODE: 0.95, Span.SWITCH: 0.8, Span.BEYOND: 0.6},
     "mild": {Span.ISLAND: 1.0, Span.NODE: 0.99, Span.SWITCH: 0.95, Span.BEYOND: 0.9},
     "steep": {Span.ISLAND: 1.0, Span.NODE: 0.9, Span.SWITCH: 0.5, Span.BEYOND: 0.25},
 }
@@ -362,6 +362,9 @@ def draw(rows: Sequence[Row], file: Path) -> None:
             f"{factors}: " + ", ".join(f"{factor:g}" for factor in FACTORS[factors].values()), fontsize=9
         )
         axis.set_xlabel("GPUs")
+        axis.set_yscale("log")
+        axis.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["1/4", "1/2", "1", "2", "4", "8"])
+        axis.minorticks_off()
     axes[0][0].set_ylabel("iterations of the best model\nover topology-aware")
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()
