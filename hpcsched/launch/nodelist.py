@@ -7,7 +7,7 @@ import re
 MOST_NAMES = 65_536
 """Slurm has no larger clusters; a list of more is nonsense, and to expand it would take all memory."""
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+)-(\d+)", re.ASCII)
+_RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?(?:/\d{1,6})?", re.ASCII)
 
 
 def expand_nodelist(text: str) -> tuple[str, ...]:
@@ -42,9 +42,8 @@ def _most_names(text: str) -> int:
 
 
 def _width(piece: str) -> int:
-    match = _RANGE.match(piece)
+    """Of "3", "01-64" or "0-9/2". Anything else is no range (ClusterShell would make one of "1-0-99999999")."""
+    match = _RANGE.fullmatch(piece.strip())
     if match is None:
-        return 1
-    if max(len(match[1]), len(match[2])) > 12:
         return MOST_NAMES + 1
-    return max(1, int(match[2]) - int(match[1]) + 1)
+    return 1 if match[2] is None else max(1, int(match[2]) - int(match[1]) + 1)

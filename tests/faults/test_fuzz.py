@@ -19,7 +19,15 @@ def test_no_input_crashes_hangs_or_takes_all_memory(
 
 
 @pytest.mark.parametrize(
-    "text", ["n[0-999999999]", "n[0-65535]x[0-65535]", "a,n[1-9999999999999],b", "n[0-40000],m[0-40000]"]
+    "text",
+    [
+        "n[0-999999999]",
+        "n[0-65535]x[0-65535]",
+        "a,n[1-9999999999999],b",
+        "n[0-40000],m[0-40000]",
+        "n[1-0-99999999]",
+        "n[0-990-999999999]",
+    ],
 )
 def test_a_node_list_of_billions_is_none(text: str) -> None:
     """It was expanded: minutes, and 12 GB."""
