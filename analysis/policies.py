@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import as_completed
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -60,6 +61,7 @@ ABLATIONS: dict[str, PolicySettings] = {
     "rising scores ignored": DeadlineSettings(rising=False),
     "newcomers not cheap": DeadlineSettings(cheap=0.0),
     "nobody goes on in any case": DeadlineSettings(keep=0.0, keep_rising=0.0),
+    "contenders may be young": DeadlineSettings(ripe=0.0),
 }
 REGIMES = (0.1, 0.3, 1.0, 3.0)
 WORSE = 0.002
@@ -156,6 +158,7 @@ class _Line(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
+@lru_cache(maxsize=1)
 def _digest() -> str:
     """Of the policy's own code: its runs are done again when it has changed."""
     folder = Path(__file__).parent.parent / "hpcsched" / "core"

@@ -292,7 +292,6 @@ class Deadline:
         left = view.time_left_s()
         if deadline is None or left is None or left <= 0:
             return []
-        self._plan_at = view.now + PLAN_SHARE * deadline
         outlook = self._outlook(view, left)
         if outlook is None:
             return []
@@ -305,6 +304,7 @@ class Deadline:
         known = [trial for trial in running if self._evidence.num_rungs(trial.trial_id)]
         if not known:
             return []
+        self._plan_at = view.now + PLAN_SHARE * deadline
         ripe = self._options.ripe * max(trial.training_iteration for trial in known)
         ranked = sorted(
             known, key=lambda trial: (trial.training_iteration >= ripe, self._order_of(trial)), reverse=True
