@@ -36,7 +36,9 @@ def command(
     mode: Annotated[str | None, typer.Option(help="max or min.")] = None,
     deadline: Annotated[str | None, typer.Option(help='Such as "2h30m" or "17:30".')] = None,
     max_iterations: Annotated[int | None, typer.Option(help="R: iterations of a complete trial.")] = None,
-    policy: Annotated[str, typer.Option(help="The scheduling policy; our own is called deadline.")] = "hypersched",
+    policy: Annotated[
+        str, typer.Option(help="The scheduling policy; our own is called deadline.")
+    ] = "hypersched",
     gpus_per_atom: Annotated[int, typer.Option(help="GPUs of the smallest trial.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:

@@ -95,6 +95,36 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
         Whole(0),
         "Trials that share all atoms until the time of an iteration is known; 0: all start on one atom.",
     ),
+    ("deadline", "ripe"): (
+        Number(0, 1),
+        "Contenders have done at least so many times the iterations of the furthest one.",
+    ),
+    ("deadline", "stay_rising"): (Number(0), "stay, while scores grow faster with every doubling."),
+    ("deadline", "keep"): (
+        Number(0, 1),
+        "Share of the trials that go on in any case at each doubling of the iterations.",
+    ),
+    ("deadline", "keep_rising"): (Number(0, 1), "keep, while scores grow faster with every doubling."),
+    ("deadline", "cheap"): (
+        Number(0, 1),
+        "How far it counts for newcomers that most of them can be told to be hopeless soon.",
+    ),
+    ("deadline", "sure"): (
+        Number(0, 1),
+        "Correlation with the ranks at R from which the leader is finished before others are tried.",
+    ),
+    ("deadline", "look_ahead"): (
+        Flag(),
+        "Scores are carried on along their curves where those foretell more (off: an ablation).",
+    ),
+    ("deadline", "rising"): (
+        Flag(),
+        "Scores that grow faster with every doubling are noticed (off: an ablation).",
+    ),
+    ("deadline", "spearhead"): (
+        Flag(),
+        "The leader is finished first where ranks are reliable (off: an ablation).",
+    ),
     ("deadline", "early_stop"): (Flag(), "Trials are paused at rungs for newcomers."),
     ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, when that pays."),
     ("hypersched", "shrink_pays"): (Flag(), "A trial is shrunk only when that pays for its restart."),
