@@ -6,9 +6,13 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="full counts (tests marked `long` run, others use more cases)")
     parser.addoption(
-        "--need-slurm", action="store_true", help="fail when no test marked `slurm` has run on the real cluster"
+        "--long", action="store_true", help="full counts (tests marked `long` run, others use more cases)"
+    )
+    parser.addoption(
+        "--need-slurm",
+        action="store_true",
+        help="fail when no test marked `slurm` has run on the real cluster",
     )
 
 
