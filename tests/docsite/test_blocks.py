@@ -141,6 +141,7 @@ def box() -> Iterator[Cluster]:
 
 
 @pytest.mark.slurm
+@pytest.mark.long  # minutes: whole searches on a cluster with accounting
 @pytest.mark.parametrize(
     "page", sorted({block.page for block in [*tagged("bash", "slurm"), *tagged("python", "slurm")]})
 )

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 LONG = {"step_s": 0.3}
 
 
+@pytest.mark.long  # Slurm begins a requeued job two minutes later
 def test_an_allocation_is_requeued_twice_in_one_experiment(tmp_path: Path, cluster: Cluster) -> None:
     """Warned by USR2 as before its end, it saves, is suspended and queues itself again; the third allocation ends it."""
     job = light_job(

@@ -133,7 +133,7 @@ def night(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 run.kill()
 
 
-@pytest.mark.parametrize("how", ["kill-node", "drop-link"])
+@pytest.mark.parametrize("how", ["kill-node", pytest.param("drop-link", marks=pytest.mark.long)])
 def test_trials_of_a_lost_node_train_elsewhere_within_seconds(night: Night, how: str) -> None:
     night.all_train()
     victim = night.crowded()
@@ -153,6 +153,7 @@ def test_trials_of_a_lost_node_train_elsewhere_within_seconds(night: Night, how:
     night.run.waits_for(ev.NodeUp, len(night.run.events(ev.NodeDown, node=victim)), node=victim)
 
 
+@pytest.mark.long
 def test_slurmd_killed_alone_touches_nobody(night: Night) -> None:
     """Its steps live on, and their supervisors say so."""
     night.all_train()
@@ -234,6 +235,7 @@ def test_a_step_that_stays_in_completing_holds_nobody_up(night: Night) -> None:
                 os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_the_controller_is_away_while_a_node_fails(night: Night, long_run: bool) -> None:
     """Trials run on; one dies and is killed through its supervisor; nothing is blamed on a trial; all go on when it is back."""
     night.all_train()
