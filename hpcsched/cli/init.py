@@ -48,7 +48,11 @@ def command(
     """
     from hpcsched.errors import InputError
 
-    if out.exists() and not force:
+    try:
+        there = out.exists()
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}") from error
+    if there and not force:
         raise InputError(f"{out} exists already; give another --out, or --force to write over it")
     ask = sys.stdin.isatty()
     command = command or _ask(ask, "What does one rank run?", "python train.py")
@@ -75,7 +79,7 @@ def command(
         gpus_per_atom=gpus_per_atom,
     )
     text = experiment_text(answers)
-    note = _problem_of_command(text, out)
+    _problem_of_command(text, out)  # refuses what is wrong before anything is written
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with out.open("w" if force else "x", encoding="utf-8") as file:
@@ -83,7 +87,7 @@ def command(
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from error
     typer.echo(f"wrote {out}")
-    if note:
+    if note := _problem_of_command(text, out):
         typer.echo(f"to be mended first: {note}")
     cluster = shutil.which("sbatch", path=os.environ.get("PATH"))
     if cluster and not os.environ.get("SLURM_JOB_ID"):

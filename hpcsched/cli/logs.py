@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,11 +47,25 @@ def command(
         for name, file in files.items():
             printer.follow(name if len(files) > 1 else "", file)
         printer.finish()
+        if not printer.printed:
+            sys.stderr.write(_silence(RunFolder(run), trial, files))
         return
     for _ in ticks():
         files = log_files(RunFolder(run), trial, incarnation, rank, supervisor=supervisor)
         for name, file in files.items():
             printer.follow(name if len(files) > 1 else "", file)
+
+
+def _silence(folder: RunFolder, trial: int, files: dict[str, Path]) -> str:
+    """What is said when the files asked for are empty: which launch that is, and which other ones wrote something."""
+    place = next(iter(files.values())).parent
+    wrote = sorted(
+        int(other.name)
+        for other in (folder.trials / str(trial)).iterdir()
+        if other.name.isdigit() and any(log.stat().st_size for log in other.glob("rank-*.log"))
+    )
+    elsewhere = f"; --incarnation {wrote[-1]} did write" if wrote else ""
+    return f"hpcsched: trial {trial}, incarnation {place.name}: nothing was written (yet){elsewhere}\n"
 
 
 def ticks() -> Iterator[None]:
@@ -103,6 +118,7 @@ class Printer:
 
     def __init__(self, *, raw: bool) -> None:
         self._raw = raw
+        self.printed = False
         self._offsets: dict[Path, int] = {}
         self._halves: dict[Path, tuple[str, bytes]] = {}
 
@@ -127,6 +143,7 @@ class Printer:
 
         if not lines:
             return
+        self.printed = True
         if self._raw:
             typer.echo(lines, nl=False)
             return

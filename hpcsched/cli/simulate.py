@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from hpcsched.sim.sweep import RunRequest
 
 
+WIDE = 100
+"""Columns of a terminal from which on the table also has the range over seeds."""
+
+
 class ScalingChoice(StrEnum):
     LINEAR = "linear"
     SQRT = "sqrt"
@@ -161,19 +165,24 @@ def _title(requests: Sequence[RunRequest]) -> str:
 
 
 def _print_table(rows: Sequence[PolicyRow], *, title: str) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    table.add_column("policy")
-    for name in ("score", "spread", "range", "trials", "best at", "ends", "training", "restarts", "idle"):
-        table.add_column(name, justify="right")
+    console = Console()
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("policy", overflow="fold", min_width=10)
+    several = any(row.num_runs > 1 for row in rows)
+    ranges = several and console.width >= WIDE
+    over_seeds = ("spread", "range") if ranges else ("spread",) if several else ()
+    for name in ("score", *over_seeds, "trials", "best at", "ends", "training", "restarts", "idle"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.label,
             _number(row.score),
-            _number(row.spread),
-            "-" if row.low is None else f"{row.low:.3f} .. {row.high:.3f}",
+            *((_number(row.spread),) if several else ()),
+            *(("-" if row.low is None else f"{row.low:.3f} .. {row.high:.3f}",) if ranges else ()),
             f"{row.trials_started:g}",
             "-" if row.best_iteration is None else f"it. {row.best_iteration:g}",
             f"{row.finished_s:.4g} s",
@@ -181,7 +190,6 @@ def _print_table(rows: Sequence[PolicyRow], *, title: str) -> None:
             f"{row.restart_share:.1%}",
             f"{row.idle_share:.0%}",
         )
-    console = Console()
     console.print(table)
     beyond = [row for row in rows if row.num_beyond_record]
     for row in beyond:

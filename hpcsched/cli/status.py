@@ -56,6 +56,8 @@ def text_of(run: Path, standing: Standing) -> str:
         )
         if holder.record.remark:
             lines.append(f"           {clean_line(holder.record.remark)}")
+    if status.state is ExperimentState.FAILED and state.end is not None and state.end.why:
+        lines.append(f"because    {clean_line(state.end.why, 1000)}")
     if status.state is ExperimentState.SUSPENDED:
         lines.append(f"           no driver is there; go on with: hpcsched run --resume {run}")
     if status.deadline_s is None:

@@ -253,6 +253,18 @@ def _file_deadline(spec: ExperimentSpec, began_at: float) -> float | None:
     return table.deadline
 
 
+def _check_given_deadline(spec: ExperimentSpec, past: Past) -> None:
+    """A deadline given to a run that goes on counts from its beginning; one that is over would end it for good."""
+    given = _file_deadline(spec, past.header.began_at)
+    chain = spec.experiment.span == "chain" and spec.experiment.deadline_at is None
+    gone = past.last_time_s if chain else max(time.time() - past.header.began_at, past.last_time_s)
+    if given is not None and given <= gone:
+        raise InputError(
+            f"{spec.file}: experiment.deadline: {given:.0f} s after the beginning are over: this run began {gone:.0f} s ago, "
+            "and a deadline counts from there. Give a later one"
+        )
+
+
 def _check_deadline(
     spec: ExperimentSpec, deadline_s: float | None, ends_at: float | None, now_unix_s: float
 ) -> None:
@@ -314,6 +326,8 @@ class _Life:
         past = read_past(self._folder, sampler) if self._request.resume else None
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
             return self._result(past.scheduler.state, "this run has ended already")
+        if past is not None and "experiment.deadline" in self._request.overrides:
+            _check_given_deadline(self._spec, past)
         keys = create_keys(self._folder.keys / str(self._lease.life))
         server = Server(
             keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put

@@ -140,3 +140,15 @@ def test_init_says_what_is_to_be_mended_and_refuses_nonsense(tmp_path: Path) -> 
     wrong = hpcsched("init", "--out", str(tmp_path / "f.toml"), "--deadline", "soon")
     assert wrong.returncode == 2
     assert not (tmp_path / "f.toml").exists()
+
+
+def test_init_refuses_a_name_no_file_can_have(tmp_path: Path) -> None:
+    done = hpcsched("init", "--out", str(tmp_path / ("x" * 300)))
+    assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
+    assert "Traceback" not in done.stderr
+
+
+def test_init_in_a_new_folder_does_not_complain_about_that_folder(tmp_path: Path) -> None:
+    done = hpcsched("init", "--out", str(tmp_path / "new" / "e.toml"), "--command", "true")
+    assert done.returncode == 0, done.stderr
+    assert "to be mended" not in done.stdout

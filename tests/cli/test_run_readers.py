@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from hpcsched.core.actions import PreemptTrial
+from hpcsched.core.enums import ExperimentState
 from hpcsched.eventlog.reader import read_journal
-from hpcsched.eventlog.records import Step
+from hpcsched.eventlog.records import End, Step
 from hpcsched.runfolder import RunFolder
 from tests.support.journals import rewrite
 from tests.support.runs import Script, a_run
@@ -51,6 +52,16 @@ def test_status_in_words(folder: RunFolder) -> None:
     assert "by script (hypersched): finished" in text
     assert "best       accuracy = " in text
     assert "atom-seconds: training" in text
+
+
+def test_status_of_a_failed_run_says_why(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    at, end = next((k, one) for k, one in enumerate(read_journal(folder)) if isinstance(one, End))
+    failed = msgspec.structs.replace(end, state=ExperimentState.FAILED, why="all of them\nfailed")
+    rewrite(folder, 1, {at: failed})
+    status = call("status", folder.root)
+    assert ": failed, " in status
+    assert "because    all of them failed\n" in status
 
 
 def test_explain_tells_a_story(folder: RunFolder) -> None:
@@ -94,6 +105,19 @@ def test_logs_show_what_ranks_wrote_and_cannot_steer_the_terminal(folder: RunFol
     assert "no rank 7" in call(*first, "--rank", 7, expect=2)
     assert "no incarnation 9" in call("logs", folder.root, 0, "--incarnation", 9, expect=2)
     assert "never launched" in call("logs", folder.root, 99, expect=2)
+
+
+def test_logs_that_are_empty_say_so_and_which_launch_wrote(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.journal.mkdir()
+    for incarnation, text in ((1, "SyntaxError\n"), (2, "")):
+        folder.incarnation(0, incarnation).mkdir(parents=True)
+        (folder.incarnation(0, incarnation) / "rank-0.log").write_text(text)
+    done = subprocess.run(
+        [*HPCSCHED, "logs", str(tmp_path), "0"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "incarnation 2: nothing was written (yet); --incarnation 1 did write" in done.stderr
 
 
 def test_logs_follow_a_growing_file(folder: RunFolder) -> None:

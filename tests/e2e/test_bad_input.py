@@ -100,6 +100,17 @@ def test_a_deadline_on_the_command_line_is_checked_as_in_the_file(tmp_path: Path
 # ---- run folders
 
 
+def test_a_deadline_that_is_over_is_refused_when_a_run_goes_on(tmp_path: Path) -> None:
+    job = light_job(tmp_path, [{"step_s": 0.2}], deadline="10m", max_iterations=1000)
+    run = job.start()
+    run.waits_for(ev.ResultReported)
+    run.signal(signal.SIGINT)
+    assert run.ends() == 75
+    is_refused(job.start("--deadline", "1s", resume=True), "experiment.deadline", "counts from there")
+    assert not run.folder.segment(2).exists()
+    assert run.status["state"] == "suspended"
+
+
 def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Path) -> None:
     job = light_job(tmp_path, [{"step_s": 0.05}], max_iterations=1)
     run = job.start()

@@ -22,7 +22,7 @@ FOUR = ROOT / "jobs" / "simulation" / "paper_4atoms.toml"
 TRIALS = [{"b0": 0.01 * (i % 17), "b1": 0.3, "b2": 0.1} for i in range(40)]
 
 
-def command(*arguments: str | Path, code: int = 0, module: str = "hpcsched") -> str:
+def command(*arguments: str | Path, code: int = 0, module: str = "hpcsched", columns: int = 160) -> str:
     """What it prints."""
     start = (
         [sys.executable, "-c", "from hpcsched.cli.main import main; main()"]
@@ -34,7 +34,7 @@ def command(*arguments: str | Path, code: int = 0, module: str = "hpcsched") -> 
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "COLUMNS": "160", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "COLUMNS": str(columns), "OMP_NUM_THREADS": "1"},
         check=False,
     )
     assert done.returncode == code, done.stderr + done.stdout
@@ -167,3 +167,15 @@ def test_a_sweep_without_mpi_runs_here(tmp_path: Path) -> None:
 
 def test_a_sweep_with_wrong_input_says_so() -> None:
     assert "4,x" in command(FOUR, "--atoms", "4,x", module="analysis.sweep", code=2)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_the_table_is_whole_on_eighty_columns(seeds: int) -> None:
+    text = command(
+        "simulate", FOUR, "--policy", "hypersched", "--policy", "asha", "--deadline", "4", "--atoms", "2",
+        "--seeds", str(seeds), "--jobs", "1", columns=80,
+    )  # fmt: skip
+    assert "…" not in text
+    lines = text.splitlines()
+    assert [line.split()[0] for line in lines if line.strip()][-2:] == ["hypersched", "asha"]
+    assert ("spread" in text) == (seeds > 1)
