@@ -313,9 +313,8 @@ class Scheduler:
         self.state = ExperimentState.RUNNING
         for trial in list(self._live.values()):
             trial.node_fault = False
-            self._unreserve(
-                trial
-            )  # what was reserved belongs to the old machine: nobody starts before the new one is known
+            # What was reserved belongs to the old machine: nobody starts before the new one is known.
+            self._unreserve(trial)
             self._settle(trial, Outcome.PREEMPTED, "the driver was restarted", unproven=(), wanted_gone=True)
         self._ledger = Ledger(
             event.machine, time=self.now, sums=self._ledger.seconds(self.now), make_pool=self._make_pool
@@ -331,6 +330,8 @@ class Scheduler:
         self._set_deadline(event.deadline_s)
         if self.best is not None:
             self._publish("it is the best so far; said again because the driver was restarted")
+        if self.deadline_s is not None and self.now >= self.deadline_s:
+            self._time_is_up()  # while nobody drove
 
     def _machine_changed(self, event: MachineChanged) -> None:
         self._ledger.set_aside(event.down)

@@ -440,8 +440,9 @@ class _Life:
         file_deadline = _file_deadline(spec, began_at)
         if past is not None:
             extended = past.scheduler.deadline_s
-            if extended is not None and (file_deadline is None or chain):
-                file_deadline = max(file_deadline or 0.0, extended)
+            given = "experiment.deadline" in self._request.overrides
+            if extended is not None and not given and (file_deadline is not None or chain):
+                file_deadline = max(file_deadline or 0.0, extended)  # `hpcsched extend` outlives its driver
         ends_at = None if self._allocation is None else self._allocation.ends_at
         ends_s = None if ends_at is None else ends_at - time.time() + now
         limit = limits(

@@ -568,6 +568,15 @@ def test_a_resume_on_the_way_to_a_resize_starts_on_the_new_machine_only() -> Non
     assert held == [0, 1]
 
 
+def test_a_resume_after_the_deadline_ends_with_that_as_its_reason() -> None:
+    talk = running(Talk(settings(num_trials=2, timeouts=LIMITS), atoms=2, deadline_s=500.0), 2)
+    talk.result(0, 1, 0.5)
+    talk.saved(0, 1)
+    said = talk.send(ExperimentResumed(600.0, machine(1, 2), 500.0))
+    assert said == ["PublishBest 0.1@1 0.5", "FinishExperiment finished 0"]
+    assert talk.scheduler.why_ended == "the deadline of 500 s has passed"
+
+
 def test_a_resume_after_the_end_says_the_end_again() -> None:
     talk = running(Talk(settings(max_iterations=1, num_trials=1), atoms=1))
     talk.result(0, 1, 0.5)
