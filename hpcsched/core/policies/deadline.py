@@ -353,7 +353,7 @@ class Deadline:
             return []
         z, seen = self._evidence.z(first.trial_id)
         rho = outlook.foretold(seen, outlook.max_iterations)
-        if rho < self._options.sure or self._evidence.num_seen < 2 * view.num_atoms:
+        if self._rising < 0.5 or rho < self._options.sure or self._evidence.num_seen < 2 * view.num_atoms:
             return []
         size = self._useful(view, view.num_atoms)
         while size > 1 and view.scaling(size) < 0.5 * size:
