@@ -80,7 +80,7 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """A trial is paused when it promises less than so many times what a newcomer does."""
     scouts: int = 1
     """Trials that share all atoms at first, until one iteration has shown how long it takes; 0: one atom each."""
-    stay_rising: float = 1.2
+    stay_rising: float = 1.6
     """The same while scores grow faster with every doubling."""
     keep: float = 0.35
     """Share of the trials that go on in any case at each doubling of the iterations."""

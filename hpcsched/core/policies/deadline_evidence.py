@@ -30,7 +30,7 @@ FEWEST_COMPARED = 3
 FEWEST_FORETOLD = 5
 WARM_UP = 4
 """Iterations whose growth says nothing about the later ones."""
-RISING_RUNGS = 3
+RISING_RUNGS = 2
 """The latest rungs, all of which must show it."""
 FALLING = 0.7
 """Growth of a doubling over that of the one before from which scores do not count as rising at all."""
