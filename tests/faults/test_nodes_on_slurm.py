@@ -264,6 +264,7 @@ def test_the_controller_is_away_while_a_node_fails(night: Night, long_run: bool)
     night.all_train()
 
 
+@pytest.mark.long
 def test_a_node_that_keeps_killing_trials_is_set_aside(tmp_path: Path, cluster: Cluster) -> None:
     """Whatever starts on n2 dies at once; the experiment loses three incarnations and not one trial."""
     job = on_slurm(
