@@ -1,4 +1,4 @@
-"""The policies on the same trials: `python -m analysis.policies [--out DIR] [--seeds N] [--every] [--ablations] [--page FILE]`.
+"""The policies on the same trials: `python -m analysis.policies [--out DIR] [--seeds N] [--every] [--ablations SEEDS] [--page FILE]`.
 
 Every policy runs in every cell of `analysis.judging` with the same seeds. Written to DIR: `runs.jsonl` (one line a run;
 what is there is not run again), `criteria.md` (what a policy of our own must reach, what it reaches), `regret.svg`,
@@ -297,7 +297,7 @@ def _judge_paper(runs: Runs, seeds: int, ours: PolicySettings) -> list[Criterion
 
 def _judge_crossing(runs: Runs, seeds: int, ours: PolicySettings) -> Criterion:
     mean = runs.difference(crossing_cells(), ours, BASELINES["asha"], seeds, score)
-    return Criterion("crossing curves: at least asha", str(mean), mean.value + mean.half >= -WORSE)
+    return Criterion("crossing curves: at least asha", str(mean), mean.value >= -WORSE)
 
 
 def _judge_curves(runs: Runs, curves: Sequence[Cell], seeds: int, ours: PolicySettings) -> list[Criterion]:
@@ -518,7 +518,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=num_cores())
     parser.add_argument("--every", action="store_true", help="all eight conditions of each recorded workload")
-    parser.add_argument("--ablations", action="store_true", help="also without each part of the policy")
+    parser.add_argument(
+        "--ablations", type=int, default=0, metavar="SEEDS", help="also without each part, so many seeds"
+    )
     parser.add_argument(
         "--page", type=Path, default=None, help="Markdown file with markers for table and figures"
     )
@@ -533,8 +535,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     policies: dict[str, PolicySettings] = {OURS: ours, **BASELINES}
     curves = curve_cells(every=options.every)
     cells = [*curves, *paper_cells(), *crossing_cells(), TO_TARGET["imagenet"]]
-    used = [*policies.values(), *(ABLATIONS.values() if options.ablations else ())]
-    runs.perform(cells, used, options.seeds, options.jobs, lambda text: print(text, file=sys.stderr))
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    runs.perform(cells, policies.values(), options.seeds, options.jobs, say)
+    runs.perform(cells, ABLATIONS.values(), options.ablations, options.jobs, say)
     criteria = judge(runs, curves, options.seeds, ours)
     parts = [
         f"{options.seeds} seeds, {len(curves)} cells of recorded curves, {len(paper_cells())} of the paper's workload, "
@@ -544,11 +550,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paper_table(runs, options.seeds, policies),
     ]
     if options.ablations:
-        parts.insert(2, "What is lost without a part (regret, or score on the synthetic workloads):")
-        parts.insert(3, ablation_table(runs, curves, options.seeds, ours))
+        parts.insert(
+            2,
+            f"What is lost without a part (regret, or score on the synthetic workloads; {options.ablations} seeds):",
+        )
+        parts.insert(3, ablation_table(runs, curves, options.ablations, ours))
     text = "\n\n".join(parts)
     (options.out / "criteria.md").write_text(text + "\n", encoding="utf-8")
-    folder = options.out if options.page is None else options.page.parent / "figures"
+    folder = options.out if options.page is None else options.page.parent / "images"
     folder.mkdir(exist_ok=True)
     draw_regret(runs, curves, options.seeds, policies, folder / "deadline-regret.svg")
     draw_pairs(runs, options.seeds, ours, folder / "deadline-pairs.svg")
