@@ -68,13 +68,13 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
 
     rho: float = 0.75
     """Correlation of the ranks at k and 2 k iterations that is assumed until it has been measured."""
-    growth: float = 1.0
+    growth: float = 1.5
     """Growth from k to 2 k iterations, in spreads among trials, that is assumed until it has been measured."""
     prior_weight: float = 4.0
     """Trials that these two priors count as."""
     saturation: float = 60.0
     """L: iterations after which a doubling is assumed to bring half of the growth."""
-    ripe: float = 0.5
+    ripe: float = 0.7
     """Contenders have done at least so many times the iterations of the furthest; younger ones only if these are too few."""
     stay: float = 0.7
     """A trial is paused when it promises less than so many times what a newcomer does."""
