@@ -55,9 +55,7 @@ BASELINES: dict[str, PolicySettings] = {
 ABLATIONS: dict[str, PolicySettings] = {
     "no early stop at rungs": DeadlineSettings(early_stop=False),
     "never narrowed": DeadlineSettings(narrow=False),
-    "no spearhead": DeadlineSettings(spearhead=False),
     "no scout": DeadlineSettings(scouts=0),
-    "no look ahead": DeadlineSettings(look_ahead=False),
     "rising scores ignored": DeadlineSettings(rising=False),
     "newcomers not cheap": DeadlineSettings(cheap=0.0),
     "nobody goes on in any case": DeadlineSettings(keep=0.0, keep_rising=0.0),

@@ -109,21 +109,9 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
         Number(0, 1),
         "How far it counts for newcomers that most of them can be told to be hopeless soon.",
     ),
-    ("deadline", "sure"): (
-        Number(0, 1),
-        "Correlation with the ranks at R from which the leader is finished before others are tried.",
-    ),
-    ("deadline", "look_ahead"): (
-        Flag(),
-        "Scores are carried on along their curves where those foretell more (off: an ablation).",
-    ),
     ("deadline", "rising"): (
         Flag(),
         "Scores that grow faster with every doubling are noticed (off: an ablation).",
-    ),
-    ("deadline", "spearhead"): (
-        Flag(),
-        "The leader is finished first where ranks are reliable (off: an ablation).",
     ),
     ("deadline", "early_stop"): (Flag(), "Trials are paused at rungs for newcomers."),
     ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, when that pays."),

@@ -88,13 +88,9 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """The same while scores grow faster with every doubling."""
     cheap: float = 1.0
     """How far the worth of a newcomer counts that most can be told to be hopeless soon: 0 (not) to 1."""
-    sure: float = 0.6
-    """Correlation with the ranks at R from which the leader is finished first."""
     early_stop: bool = True
-    look_ahead: bool = True
     rising: bool = True
     narrow: bool = True
-    spearhead: bool = True
 
 
 PolicySettings: TypeAlias = (

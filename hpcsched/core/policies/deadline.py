@@ -62,7 +62,6 @@ class Deadline:
             rho=options.rho,
             growth=options.growth,
             prior_weight=options.prior_weight,
-            look_ahead=options.look_ahead,
         )
         self._queue = StartQueue()
         self._iteration = RunningPercentile(1, 2)
@@ -80,8 +79,6 @@ class Deadline:
         self._rising = 0.0
         self._leader: TrialId | None = None
         """The best of the running ones, when last planned."""
-        self._finished = -math.inf
-        """Standing of the best that was made a spearhead."""
         self._plan_at = 0.0
         self._course: _Course | None = None
         self._because = ""
@@ -332,7 +329,7 @@ class Deadline:
         )
         waits = best.wait_s > 0 or best.num >= num or len(known) < min(num, 2)
         if waits or not self._options.narrow:
-            return self._spearhead(view, outlook, ranked)
+            return []
         self._because = (
             f"{best.num} of {num} contenders on {best.size} atoms can be expected to reach {best.value:.3f}, all of them "
             f"{never.value:.3f} (in spreads; rho {outlook.foretold(first.training_iteration, best.iterations):.2f}, growth {outlook.growth:.2f} a doubling)"
@@ -343,46 +340,6 @@ class Deadline:
         return [
             Pause(trial.trial_id, self._because) for trial in view.live() if trial.trial_id not in self._kept
         ]
-
-    def _spearhead(self, view: View, outlook: Outlook, ranked: list[TrialView]) -> list[Decision]:
-        """Where ranks are reliable and trials scale well, the leader is finished before the others: it is safe then, and
-        costs hardly more atom-seconds than it would have anyway."""
-        first = ranked[0]
-        done = first.training_iteration
-        if not self._options.spearhead or self._kept or len(ranked) < 2:
-            return []
-        z, seen = self._evidence.z(first.trial_id)
-        rho = outlook.foretold(seen, outlook.max_iterations)
-        if self._rising < 0.5 or rho < self._options.sure or self._evidence.num_seen < 2 * view.num_atoms:
-            return []
-        size = self._useful(view, view.num_atoms)
-        while size > 1 and view.scaling(size) < 0.5 * size:
-            size = view.sizes.floor(size // 2)
-        if size <= first.num_atoms:
-            return []
-        to_do_s = (outlook.max_iterations - done) * outlook.iteration_s
-        needs_s = to_do_s / view.scaling(size) + (view.restart_cost_s(size) or 0.0)
-        alone_s = to_do_s / view.scaling(first.num_atoms)
-        if needs_s > 0.5 * outlook.left_s or needs_s > 0.5 * alone_s:
-            return []
-        if z <= self._finished:
-            return []
-        self._finished = z
-        self._because = (
-            f"the ranks foretell the end (rho {rho:.2f}) and trial {first.trial_id} can be finished on {size} atoms in "
-            f"{needs_s:.6g} s of {outlook.left_s:.6g} s"
-        )
-        self._kept = {first.trial_id}
-        self._grow = {first.trial_id: size}
-        missing = size - first.num_atoms - view.num_free
-        decisions: list[Decision] = []
-        others = [trial for trial in view.live() if trial is not first]
-        for trial in sorted(others, key=self._order_of):
-            if missing <= 0:
-                break
-            decisions.append(Pause(trial.trial_id, self._because))
-            missing -= trial.num_atoms
-        return decisions
 
     def _order_of(self, trial: TrialView) -> tuple[float, float]:
         z, seen = self._evidence.z(trial.trial_id)

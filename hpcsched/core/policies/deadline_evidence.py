@@ -34,8 +34,6 @@ RISING_RUNGS = 2
 """The latest rungs, all of which must show it."""
 FALLING = 0.7
 """Growth of a doubling over that of the one before from which scores do not count as rising at all."""
-LOOK_AHEAD = 0.05
-"""Correlation that scores carried on must foretell more than scores as they are."""
 DOUBLING = 2
 """Rungs a doubling."""
 
@@ -75,27 +73,16 @@ def top_variance(top: int, num: int) -> float:
 class Evidence:
     """Scores of all trials at the rungs."""
 
-    def __init__(
-        self, max_iterations: int, *, rho: float, growth: float, prior_weight: float, look_ahead: bool
-    ) -> None:
+    def __init__(self, max_iterations: int, *, rho: float, growth: float, prior_weight: float) -> None:
         self.rungs = rungs_until(max_iterations)
-        self._most = max_iterations
         self._rho = rho
         self._growth = growth
         self._prior_weight = prior_weight
-        self._may_look_ahead = look_ahead
         self._best: dict[TrialId, float] = {}
         self._at: dict[TrialId, list[float]] = {}
         """By trial: best score until each rung it has reached."""
-        self._ahead: dict[TrialId, list[float]] = {}
-        """By trial: the score at each rung carried on to R along its latest growth, a straight line over log k."""
-        self._sorted: tuple[list[list[float]], list[list[float]]] = (
-            [[] for _ in self.rungs],
-            [[] for _ in self.rungs],
-        )
-        """Ascending by rung: of the scores, and of those carried on."""
-        self.looks_ahead = False
-        """Trials are ranked by the scores carried on: they have foretold more."""
+        self._sorted: list[list[float]] = [[] for _ in self.rungs]
+        """By rung, ascending."""
         self._order: list[list[TrialId]] = [[] for _ in self.rungs]
         """By rung, in order of arrival."""
         self._left: list[int] = [0] * (len(self.rungs) + 1)
@@ -124,21 +111,10 @@ class Evidence:
             if not num:
                 self.num_seen += 1
             at.append(value)
-            insort(self._sorted[0][num], value)
-            ahead = self._carried_on(at)
-            self._ahead.setdefault(trial_id, []).append(ahead)
-            insort(self._sorted[1][num], ahead)
+            insort(self._sorted[num], value)
             self._order[num].append(trial_id)
             num += 1
         return num - 1
-
-    def _carried_on(self, at: list[float]) -> float:
-        rung = len(at) - 1
-        before = max(0, rung - DOUBLING)
-        if rung == before or not math.isfinite(at[before]):
-            return at[-1]
-        grown = (at[-1] - at[before]) / math.log2(self.rungs[rung] / self.rungs[before])
-        return at[-1] + grown * math.log2(self._most / self.rungs[rung])
 
     def left(self, trial_id: TrialId) -> None:
         """It does not run any more."""
@@ -163,8 +139,8 @@ class Evidence:
     def standing(self, trial_id: TrialId, rung: int) -> tuple[int, int]:
         """(place from 1, of how many) at a rung; those who ended before it count as behind, as far as
         the ranks at which they ended foretell those here."""
-        value = (self._ahead if self.looks_ahead else self._at)[trial_id][rung]
-        scores = self._sorted[self.looks_ahead][rung]
+        value = self._at[trial_id][rung]
+        scores = self._sorted[rung]
         better = len(scores) - bisect_right(scores, value)
         equal = bisect_right(scores, value) - bisect_left(scores, value)
         behind = 0.0
@@ -188,8 +164,8 @@ class Evidence:
     def behind(self, trial_id: TrialId, iterations: int) -> float:
         """Share of the trials that reached the rung of so many iterations which are better there."""
         rung = bisect_left(self.rungs, iterations)
-        scores = self._sorted[self.looks_ahead][rung]
-        value = (self._ahead if self.looks_ahead else self._at)[trial_id][rung]
+        scores = self._sorted[rung]
+        value = self._at[trial_id][rung]
         return (len(scores) - bisect_right(scores, value)) / len(scores)
 
     # ---- how scores go on
@@ -202,41 +178,17 @@ class Evidence:
         fewest = max(FEWEST_FORETOLD, min(MOST_COMPARED, self.num_seen) // 4)
         while far > 0 and len(self._order[far]) < fewest:
             far -= 1
-        levels: list[float | None] = []
-        aheads: list[float | None] = []
-        for rung in range(len(self.rungs)):
-            known = rung < far and self.rungs[far] >= 2 * self.rungs[rung]
-            levels.append(self._foretold(self._at, rung, far) if known else None)
-            aheads.append(self._foretold(self._ahead, rung, far) if known and rung else None)
-        gains = [
-            ahead - level
-            for level, ahead in zip(levels, aheads, strict=True)
-            if level is not None and ahead is not None
-        ]
         num = len(self._order[far][-MOST_COMPARED:])
-        self.looks_ahead = (
-            self._may_look_ahead
-            and bool(gains)
-            and fmean(gains) * num > LOOK_AHEAD * (num + self._prior_weight)
-        )
         rhos = []
-        for rung, correlation in enumerate(aheads if self.looks_ahead else levels):
+        for rung, at in enumerate(self.rungs):
             rho = self._rho
-            if correlation is not None:
-                doublings = math.log2(self.rungs[far] / self.rungs[rung])
-                seen = max(0.01, correlation) ** (1 / doublings)
+            if rung < far and self.rungs[far] >= 2 * at:
+                doublings = math.log2(self.rungs[far] / at)
+                seen = math.pow(max(0.01, _spearman(self._pairs(rung, far))), 1 / doublings)
                 rho = (rho * self._prior_weight + seen * num) / (self._prior_weight + num)
             rhos.append(min(0.99, rho))
         self._rhos = rhos
         return tuple(rhos)
-
-    def _foretold(self, scores: dict[TrialId, list[float]], rung: int, far: int) -> float:
-        """Rank correlation of `scores` at a rung with what was reached at `far`."""
-        pairs = [
-            (scores[trial_id][rung], self._at[trial_id][far])
-            for trial_id in self._order[far][-MOST_COMPARED:]
-        ]
-        return _spearman([pair for pair in pairs if math.isfinite(pair[0])])
 
     def growth(self) -> tuple[float, float]:
         """(growth of the better half over the latest doubling that enough trials have seen, in spreads; at which iteration)."""

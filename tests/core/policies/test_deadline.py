@@ -83,7 +83,7 @@ def test_a_long_deadline_trains_everybody_to_the_end_on_one_atom() -> None:
 
 def test_hopeless_trials_make_room_and_the_best_is_never_paused_for_a_newcomer() -> None:
     world = TableWorld(
-        deadline(DeadlineSettings(narrow=False, spearhead=False)),
+        deadline(DeadlineSettings(narrow=False)),
         steady,
         num_atoms=4,
         num_configs=60,
@@ -96,7 +96,7 @@ def test_hopeless_trials_make_room_and_the_best_is_never_paused_for_a_newcomer()
     assert best is not None
     assert best.trial_id * 7 % 11 == 10
     kept = TableWorld(
-        deadline(DeadlineSettings(narrow=False, spearhead=False, early_stop=False)),
+        deadline(DeadlineSettings(narrow=False, early_stop=False)),
         steady,
         num_atoms=4,
         num_configs=60,
@@ -106,7 +106,7 @@ def test_hopeless_trials_make_room_and_the_best_is_never_paused_for_a_newcomer()
 
 
 def test_nobody_is_paused_for_newcomers_that_do_not_exist() -> None:
-    options = DeadlineSettings(narrow=False, spearhead=False)
+    options = DeadlineSettings(narrow=False)
     world = TableWorld(deadline(options, num_trials=4), steady, num_atoms=4, num_configs=4, deadline_s=90.0)
     assert world.run().counts.paused == 0
 

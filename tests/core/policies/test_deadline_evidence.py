@@ -13,8 +13,8 @@ from hpcsched.core.ids import TrialId
 from hpcsched.core.policies.deadline_evidence import Evidence, deviate, rungs_until, spread_of, top_mean
 
 
-def evidence(most: int = 64, *, look_ahead: bool = True) -> Evidence:
-    return Evidence(most, rho=0.75, growth=1.0, prior_weight=4.0, look_ahead=look_ahead)
+def evidence(most: int = 64) -> Evidence:
+    return Evidence(most, rho=0.75, growth=1.0, prior_weight=4.0)
 
 
 def play(found: Evidence, num: int, score: Callable[[int, int], float], until: int) -> None:
@@ -87,28 +87,13 @@ def test_who_ended_early_counts_as_behind_only_as_far_as_ranks_foretell() -> Non
 
 
 def test_ranks_that_hold_are_believed_and_ranks_that_turn_are_not() -> None:
-    holding, turning = evidence(look_ahead=False), evidence(look_ahead=False)
+    holding, turning = evidence(), evidence()
     play(holding, 16, lambda trial, iteration: trial + iteration, 64)
     play(turning, 16, lambda trial, iteration: trial if iteration < 16 else 1000 - trial, 64)
     first = holding.rungs.index(4)
     assert holding.rho()[first] > 0.94
     assert turning.rho()[first] < 0.55
     assert evidence().rho()[first] == 0.75, "nothing seen: the prior"
-
-
-def test_scores_are_carried_on_only_where_that_has_foretold_more() -> None:
-    """Trial i starts at -i and gains i an iteration: early scores say the opposite of late ones, their growth says it all."""
-    crossing, level = evidence(), evidence()
-    play(crossing, 16, lambda trial, iteration: -20.0 * trial + trial * iteration, 64)
-    play(level, 16, lambda trial, iteration: trial + (1 - 1 / iteration) * (trial * 7 % 5), 64)
-    crossing.rho()
-    level.rho()
-    assert crossing.looks_ahead
-    assert not level.looks_ahead
-    refused = evidence(look_ahead=False)
-    play(refused, 16, lambda trial, iteration: -20.0 * trial + trial * iteration, 64)
-    refused.rho()
-    assert not refused.looks_ahead
 
 
 def test_growth_is_measured_in_spreads_and_says_where() -> None:
