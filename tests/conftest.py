@@ -18,9 +18,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RAN] = 0
+    config.pluginmanager.register(_Count(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slurm"):
+            # With several workers (tests/run.sh) one has the clusters, which mostly wait; the others have the rest.
+            item.add_marker(pytest.mark.xdist_group("slurm"))
     if config.getoption("--long"):
         return
     skip = pytest.mark.skip(reason="full counts: only with --long")
@@ -38,16 +43,21 @@ def long_run(request: pytest.FixtureRequest) -> bool:
 _RAN: pytest.StashKey[int] = pytest.StashKey()
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a generator hook
-    outcome = yield
-    report = outcome.get_result()
-    if report.when == "call" and not report.skipped and item.get_closest_marker("slurm"):
-        item.config.stash[_RAN] += 1
+class _Count:
+    """Counts in the process that has the whole run, also when workers run the tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and not report.skipped and "slurm" in report.keywords:
+            self._config.stash[_RAN] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if session.config.getoption("--need-slurm") and not session.config.stash[_RAN] and exitstatus == 0:
+    is_worker = hasattr(session.config, "workerinput")
+    needs = session.config.getoption("--need-slurm") and not is_worker
+    if needs and not session.config.stash[_RAN] and exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

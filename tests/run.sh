@@ -8,10 +8,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobs/environment.sh
 make_environment .venv "all,dev"
-long=()
+options=(-n 2 --dist loadgroup) # two at a time: much of it waits
 if [ "${1:-}" = --long ]; then
   shift
-  long=(--long)
+  options=(--long)
 fi
 export OMP_NUM_THREADS=1
-exec .venv/bin/python -m pytest "${long[@]}" "$@"
+exec .venv/bin/python -m pytest "${options[@]}" "$@"
