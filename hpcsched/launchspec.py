@@ -67,6 +67,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict_wait_max_s: float = 5.0
     checkpoint_budget: float = 0.05
     """Save after a report when the save costs less than this share of the training since the last one."""
+    checkpoint_background: bool = True
+    """Save after a report while training goes on, where that is safe."""
     group_timeout_s: float = 600.0
     driver_lost_s: float = 60.0
     heartbeat_s: float = 1.0

@@ -54,6 +54,8 @@ class SavedCheckpoint(_Message, frozen=True, tag="saved"):
     training_iteration: int
     save_s: float
     num_bytes: int
+    blocked_s: float | None = None
+    """How long training waited for it; None: all of `save_s`."""
 
 
 class CheckpointTrouble(_Message, frozen=True, tag="save_failed"):

@@ -163,6 +163,10 @@ KEYS = (
     Key("retries", "fail_fast", Whole(0), 4, "The experiment fails when the first so many trials crash before any report; 0: never.", "trials"),
     Key("checkpoint", "budget", Number(0, 1, low_excluded=True), 0.05, "Share of the training time that saves may cost."),
     Key(
+        "checkpoint", "background", Flag(), True,
+        "Save while training goes on; where copies of the state do not fit in memory, and in MPI trials, it waits all the same.",
+    ),
+    Key(
         "driver", "where", OneOf(("auto", "here", "node")), "auto",
         "Where the driver runs: on the first node when nodes cannot connect back to here, always here, or always on the first node.",
     ),

@@ -137,6 +137,8 @@ class RetriesTable(msgspec.Struct, frozen=True):
 class CheckpointTable(msgspec.Struct, frozen=True):
     budget: float
     """Share of training time that saves may cost; default 0.05."""
+    background: bool
+    """Save after a report while training goes on, where that is safe; default on."""
 
 
 class DriverTable(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ class Costs:
 
     __slots__ = (
         "_expected_s",
+        "_in_background",
         "_iterations",
         "_last_saves",
         "_saves",
@@ -35,6 +36,7 @@ class Costs:
         self._setups_by_size: dict[int, RunningPercentile] = {}
         self._saves = RunningPercentile(9, 10)
         self._last_saves: list[float] = []
+        self._in_background = False
         self._iterations = RunningPercentile(1, 2)
 
     def observe_setup(self, size: int, setup_time_s: float, *, warm: bool = False) -> None:
@@ -52,7 +54,8 @@ class Costs:
             self._setups_by_size[size] = RunningPercentile(9, 10)
         self._setups_by_size[size].add(setup_time_s)
 
-    def observe_save(self, save_time_s: float) -> None:
+    def observe_save(self, save_time_s: float, *, in_background: bool = False) -> None:
+        self._in_background |= in_background
         self._saves.add(save_time_s)
         self._last_saves.append(save_time_s)
         del self._last_saves[:-NUM_LAST_SAVES]
@@ -88,6 +91,13 @@ class Costs:
             return None
         *_, before, last = [self._last_saves[0], *self._last_saves]
         return max(usual, *self._last_saves, 2.0 * last - before)
+
+    @property
+    def last_save_s(self) -> float | None:
+        """What a trial may need from now until its last checkpoint is complete; None before the first. Where some save in the
+        background, one may have just begun that has to be waited for."""
+        save_s = self.save_s
+        return save_s if save_s is None or not self._in_background else 2.0 * save_s
 
     @property
     def one_atom_iteration_s(self) -> float | None:

@@ -83,6 +83,9 @@ class CheckpointSaved(_TrialEvent, frozen=True, tag=True):
     training_iteration: int
     save_time_s: float
     num_bytes: int = 0
+    blocked_s: float | None = None
+    """How long training waited for it; None: all of `save_time_s`. A trial that saves in the background and is asked to leave
+    finishes that save first, and then makes its last one."""
 
 
 class CheckpointFailed(_TrialEvent, frozen=True, tag=True):

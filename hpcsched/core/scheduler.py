@@ -401,7 +401,7 @@ class Scheduler:
         """Time kept before the deadline for one last checkpoint; 0 when nobody saves."""
         if not self.settings.save_at_deadline:
             return 0.0
-        save = self._costs.save_s
+        save = self._costs.last_save_s
         if save is None:
             save = min(MOST_UNKNOWN_SAVE_S, UNKNOWN_SAVE_SHARE * (self.deadline_s or 0.0))
         return save + self.settings.timeouts.deadline_margin_s
@@ -917,7 +917,7 @@ class Scheduler:
         if trial is None:
             return
         trial.heard_at = self.now
-        self._costs.observe_save(event.save_time_s)
+        self._costs.observe_save(event.save_time_s, in_background=event.blocked_s is not None)
         self._plan_drain()
         iteration = event.training_iteration
         if trial.restart_ref is not None and (

@@ -198,6 +198,7 @@ class Crew:
                             training_iteration=message.training_iteration,
                             save_time_s=message.save_s,
                             num_bytes=message.num_bytes,
+                            blocked_s=message.blocked_s,
                         )
                     ]
                 )

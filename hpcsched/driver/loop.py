@@ -630,6 +630,7 @@ class Loop:
             invented_gpus=self._invented_gpus,
             interface=None if self._local else table.launcher.interface,
             checkpoint_budget=table.checkpoint.budget,
+            checkpoint_background=table.checkpoint.background,
             group_timeout_s=table.timeouts.group,
         )
         path = self._folder.launch_file(action.trial_id, action.incarnation)

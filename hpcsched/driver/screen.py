@@ -15,7 +15,7 @@ from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.core.enums import TrialState
 from hpcsched.core.scheduler import Scheduler
-from hpcsched.driver.story import lines_of
+from hpcsched.driver.story import FailedSaves, lines_of
 from hpcsched.screen.parts import atom_lines, deadline_line, fitted
 from hpcsched.topology.machine import Machine
 
@@ -35,9 +35,10 @@ class Lines:
     def __init__(self, machine: Machine, stream: TextIO) -> None:
         self._machine = machine
         self._stream = stream
+        self._failed_saves = FailedSaves()
 
     def step(self, event: ev.Event, actions: list[act.Action]) -> None:
-        for line in lines_of(event, actions, self._machine, clean):
+        for line in lines_of(event, actions, self._machine, clean, self._failed_saves):
             self._write(event.time, line)
 
     def note(self, time_s: float, text: str) -> None:
@@ -65,6 +66,7 @@ class LiveView:
         self._machine = machine
         self._scheduler = scheduler
         self._metric = metric
+        self._failed_saves = FailedSaves()
         self._recent: deque[str] = deque(maxlen=8)
         self._deadline_s: float | None = None
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -74,7 +76,7 @@ class LiveView:
     def step(self, event: ev.Event, actions: list[act.Action]) -> None:
         if isinstance(event, ev.ExperimentBegan | ev.ExperimentResumed | ev.DeadlineChanged):
             self._deadline_s = event.deadline_s
-        for line in lines_of(event, actions, self._machine, clean):
+        for line in lines_of(event, actions, self._machine, clean, self._failed_saves):
             self._recent.append(f"[{event.time:7.1f} s] {line.splitlines()[0]}")
 
     def note(self, time_s: float, text: str) -> None:

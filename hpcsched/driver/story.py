@@ -10,6 +10,33 @@ from hpcsched.core.enums import Outcome
 from hpcsched.topology.machine import Machine, Placement, shares_of
 
 
+class FailedSaves:
+    """Saves that fail one after the other (a full disk) are two lines: the first, and how it ended."""
+
+    def __init__(self) -> None:
+        self._in_a_row: dict[int, int] = {}
+
+    def line(self, event: ev.Event, clean: Callable[[str], str]) -> str | None:
+        """What is to be said of this event, or None."""
+        match event:
+            case ev.CheckpointFailed(trial_id=trial_id, training_iteration=iteration, why=why):
+                before = self._in_a_row.get(trial_id, 0)
+                self._in_a_row[trial_id] = before + 1
+                return None if before else f"trial {trial_id}: checkpoint {iteration} failed: {clean(why)}"
+            case ev.CheckpointSaved(trial_id=trial_id, training_iteration=iteration):
+                num = self._in_a_row.pop(trial_id, 0)
+                return (
+                    f"trial {trial_id}: checkpoint {iteration} is complete, after {num} that failed"
+                    if num
+                    else None
+                )
+            case ev.TrialExited(trial_id=trial_id):
+                num = self._in_a_row.pop(trial_id, 0)
+                return f"trial {trial_id}: its last {num} checkpoints failed" if num > 1 else None
+            case _:
+                return None
+
+
 def place_in_words(machine: Machine, placement: Placement) -> str:
     """Such as "n1:0,1 n2:3"."""
     return " ".join(f"{share.node}:{','.join(share.gpus)}" for share in shares_of(machine, placement))
@@ -20,9 +47,11 @@ def lines_of(
     actions: Sequence[act.Action],
     machine: Machine,
     clean: Callable[[str], str],
+    failed_saves: FailedSaves,
 ) -> list[str]:
     """What is worth a line, or nothing. `clean` takes control characters out of foreign text."""
-    lines: list[str] = []
+    said = failed_saves.line(event, clean)
+    lines: list[str] = [] if said is None else [said]
     match event:
         case ev.ExperimentBegan(deadline_s=deadline_s):
             limit = "no deadline" if deadline_s is None else f"deadline in {deadline_s:.0f} s"
@@ -34,10 +63,6 @@ def lines_of(
             lines.append(f"{text}: {clean(why)}" if why else text)
         case ev.LaunchRefused(why=why):
             lines.append(f"trial {event.trial_id} could not be started: {clean(why)}")
-        case ev.CheckpointFailed(why=why):
-            lines.append(
-                f"trial {event.trial_id}: checkpoint {event.training_iteration} failed: {clean(why)}"
-            )
         case ev.NodeDown(node=node, why=why):
             lines.append(f"node {node} is down: {clean(why)}")
         case ev.NodeUp(node=node):

@@ -70,6 +70,8 @@ class _Teller:
         self._run = RunState()
         self._lines: list[Line] = []
         self._reports: list[ev.ResultReported] = []
+        self._failed_saves: list[ev.CheckpointFailed] = []
+        """In a row, until now; the first has been told."""
         self._state: TrialState | None = None
         self._last_because = ""
 
@@ -147,14 +149,16 @@ class _Teller:
                 if self._reports and self._reports[-1].incarnation != event.incarnation:
                     self._tell_reports()
                 self._reports.append(event)
-            case (
-                ev.TrialStarted()
-                | ev.CheckpointSaved()
-                | ev.CheckpointFailed()
-                | ev.TrialExited()
-                | ev.LaunchRefused()
-            ) if event.trial_id == self._trial_id:
+            case ev.CheckpointFailed() if event.trial_id == self._trial_id:
+                self._failed_saves.append(event)
+                if len(self._failed_saves) == 1:
+                    self._tell_reports()
+                    self._say(event.time, event.incarnation, *_event_in_words(event))
+            case ev.TrialStarted() | ev.CheckpointSaved() | ev.TrialExited() | ev.LaunchRefused() if (
+                event.trial_id == self._trial_id
+            ):
                 self._tell_reports()
+                self._tell_failed_saves()
                 self._say(event.time, event.incarnation, *_event_in_words(event))
             case _:
                 pass
@@ -203,6 +207,14 @@ class _Teller:
         self._say(last.time, last.incarnation, text)
         self._reports.clear()
 
+    def _tell_failed_saves(self) -> None:
+        """Those after the first are one line, however many."""
+        more = self._failed_saves[1:]
+        self._failed_saves.clear()
+        if more:
+            text = f"could not save {len(more)} more, the last of iteration {more[-1].training_iteration}"
+            self._say(more[-1].time, more[-1].incarnation, text, clean_reason(more[-1].why))
+
     def _say(self, time_s: float, incarnation: int | None, text: str, because: str = "") -> None:
         self._lines.append(Line(time_s, incarnation, text, because))
 
@@ -212,6 +224,7 @@ class _Teller:
             known = "there is none yet" if not trials else f"they are 0 to {len(trials) - 1}"
             raise InputError(f"trial {self._trial_id}: no such trial; {known}")
         self._tell_reports()
+        self._tell_failed_saves()
         trial = trials[self._trial_id]
         return Story(
             trial_id=int(self._trial_id),
@@ -258,7 +271,10 @@ def _event_in_words(event: ev.Event) -> tuple[str, str]:
         case ev.TrialStarted():
             return f"all ranks are up, {duration(event.setup_time_s)} after the start was decided", ""
         case ev.CheckpointSaved():
-            return f"saved iteration {event.training_iteration} in {duration(event.save_time_s)}", ""
+            text = f"saved iteration {event.training_iteration} in {duration(event.save_time_s)}"
+            if event.blocked_s is not None:
+                text += f", for which training waited {duration(event.blocked_s)}"
+            return text, ""
         case ev.CheckpointFailed():
             return f"could not save iteration {event.training_iteration}", clean_reason(event.why)
         case ev.TrialExited():

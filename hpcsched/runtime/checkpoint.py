@@ -34,13 +34,12 @@ import torch
 import torch.distributed as dist
 
 from hpcsched.errors import CheckpointError, HpcschedError
+from hpcsched.runtime.snapshot import Snapshot
 from hpcsched.runtime.tracked import Tracked
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 MODEL_FILE = "model.pt"
-MODEL_FILE_LIMIT = 16 << 30
-"""Bytes; a larger model is not gathered on rank 0 and gets no `model.pt`."""
 
 _T = TypeVar("_T")
 
@@ -76,7 +75,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 def save(
     folder: Path,
-    tracked: Tracked,
+    snapshot: Snapshot | Exception,
     *,
     trial_id: int,
     incarnation: int,
@@ -85,21 +84,36 @@ def save(
     config: Mapping[str, Any],
     group: dist.ProcessGroup,
 ) -> Saved:
-    """Write the checkpoint `folder`. Collective over `group` (gloo); raises CheckpointError on every rank alike."""
+    """Write the checkpoint `folder`. Collective over `group` (gloo); raises CheckpointError on every rank alike.
+
+    Touches nothing but the snapshot: with one of copies it may run in a thread while training goes on. `snapshot` may be why
+    this rank has none: then it fails on all of them.
+    """
     began = time.monotonic()
     rank = dist.get_rank(group)
-    temporary = _agree(
-        group, f"{folder}: cannot make the folder", lambda: _make(folder) if rank == 0 else None
-    )[0]
+
+    def begin() -> tuple[Path | None, str]:
+        if isinstance(snapshot, Exception):
+            raise snapshot
+        return _make(folder) if rank == 0 else None, snapshot.deal
+
+    begun = _agree(group, f"{folder}: cannot begin", begin)
+    assert isinstance(snapshot, Snapshot), "else all have failed together"
+    plain, skeletons = snapshot.plain, snapshot.skeletons
+    temporary = begun[0][0]
     assert temporary is not None
     try:
-        tensors, skeletons = tracked.state()
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        plain = tracked.plain_model() if size <= MODEL_FILE_LIMIT else None
-        if rank != 0:
-            only_0 = tracked.of_rank_0(tensors)
-            tensors = {key: tensor for key, tensor in tensors.items() if key not in only_0}
-        _agree(group, f"{folder}: cannot write the tensors", lambda: _write_shards(temporary, tensors, group))
+        other = next((place for place, (_, deal) in enumerate(begun) if deal != begun[0][1]), None)
+        if other is not None:
+            raise CheckpointError(
+                f"{folder}: rank {other} tracks other parameters or optimizer states than rank 0: "
+                "track a model that is the same on every rank, or one that is sharded by DTensors"
+            )
+        _agree(
+            group,
+            f"{folder}: cannot write the tensors",
+            lambda: _write_shards(temporary, snapshot.tensors, group),
+        )
 
         def seal_shards() -> dict[str, FileSum]:
             if rank == 0 and plain is not None:

@@ -24,6 +24,8 @@ class Place(msgspec.Struct, frozen=True):
     launch: LaunchSpec | None
     rendezvous: bool
     """MASTER_ADDR and MASTER_PORT are set: other ranks may exist."""
+    num_local_ranks: int = 1
+    """Ranks of the trial on this node."""
 
 
 def find_place(environ: Mapping[str, str]) -> Place:
@@ -46,7 +48,15 @@ def find_place(environ: Mapping[str, str]) -> Place:
     launch = None if launch_file is None else read_launch(Path(launch_file))
     if launch is not None and launch.world_size != world_size:
         raise TrialError(f"WORLD_SIZE={world_size}, but {launch_file} is of {launch.world_size} ranks")
-    return Place(rank=rank, world_size=world_size, local_rank=local_rank, launch=launch, rendezvous=True)
+    local_world_size = environ.get("LOCAL_WORLD_SIZE", "")
+    return Place(
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        launch=launch,
+        rendezvous=True,
+        num_local_ranks=max(1, int(local_world_size)) if local_world_size.isdigit() else 1,
+    )
 
 
 def read_launch(file: Path) -> LaunchSpec:

@@ -26,7 +26,7 @@ from typing import Any
 
 from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.runfolder import RunFolder
-from hpcsched.runtime.budget import SaveBudget, verdict_wait_s
+from hpcsched.runtime.budget import SaveBudget, SaveOutcome, verdict_wait_s
 from hpcsched.runtime.driverline import DriverLine, Line, NoDriver
 from hpcsched.runtime.metrics import read_metrics
 from hpcsched.runtime.place import Place
@@ -84,6 +84,8 @@ class Session(ABC):
         self._budget = SaveBudget(share=0.05 if launch is None else launch.checkpoint_budget)
         self._saved_iteration: int | None = None
         self._num_bytes = 0
+        self._num_failed_saves = 0
+        """In a row, until now."""
         self._over = False
         self._left_early = False
         self._failed = False
@@ -262,52 +264,100 @@ class Session(ABC):
             self._finish("preempted", why=reason or "", within=within)
             return True
         if verdict == _SAVE:
-            self._save(within=False)
+            self._save_and_go_on()
         return False
 
     def _saving_pays(self) -> bool:
         if self._iteration >= self._max_iterations or self._iteration == 0 or self._budget.trained_s == 0.0:
             return False  # the last one is saved anyway
+        if self._is_saving:
+            return False
+        self._note_ended_save()
         return self._budget.is_due(self._num_bytes)
 
+    def _save_and_go_on(self) -> None:
+        """Collective: in the background where that is safe, else now."""
+        self._wait_for_save()  # of this rank: rank 0's has ended, or it had not asked for another
+        self._note_ended_save()
+        self._budget.began()  # and the next try, should it fail, when one would be due again
+        if not self._begin_checkpoint(self._checkpoint_folder()):
+            self._save(within=False)
+
+    def _checkpoint_folder(self) -> Path:
+        launch = self._launch
+        assert launch is not None, "only a trial of an experiment saves"
+        return RunFolder(Path(launch.run_dir)).checkpoint(
+            launch.trial_id, launch.incarnation, self._iteration
+        )
+
     def _save(self, *, within: bool) -> None:
-        """Collective. A failure is told and survived: older checkpoints are whole and training goes on."""
+        """Now. Collective. A failure is told and survived: older checkpoints are whole and training goes on."""
         launch = self._launch
         assert launch is not None
+        self._wait_for_save()
+        self._note_ended_save()
         restored = 0 if launch.restore is None else launch.restore_iteration
         if not within and self._iteration == restored:
             return  # nothing was done since the checkpoint that we came from
         if self._saved_iteration == self._iteration:
             return  # within: its name is taken by the exact state at the iteration's end, which scores refer to
-        folder = RunFolder(Path(launch.run_dir)).checkpoint(
-            launch.trial_id, launch.incarnation, self._iteration
-        )
+        self._budget.began()
         try:
-            save_s, num_bytes = self._write_checkpoint(folder, within)
+            save_s, num_bytes = self._write_checkpoint(self._checkpoint_folder(), within)
+            outcome = SaveOutcome(self._iteration, save_s, num_bytes)
         except CheckpointError as error:
-            self._budget.trained_s = 0.0  # the next try when it would be due again
-            log.error("hpcsched: checkpoint of iteration %d failed: %s", self._iteration, error)
+            outcome = SaveOutcome(self._iteration, problem=str(error))
+        self._tell_save(outcome)
+        self._note_save(outcome)
+
+    def _tell_save(self, outcome: SaveOutcome) -> None:
+        """To the driver, as soon as it has ended; also called by the thread that saves."""
+        launch = self._launch
+        assert launch is not None
+        ids = {"trial_id": launch.trial_id, "incarnation": launch.incarnation}
+        if outcome.problem:
+            self._num_failed_saves += 1
+            if self._num_failed_saves == 1:  # the same line after each iteration would hide all others
+                log.error(
+                    "hpcsched: checkpoint of iteration %d failed, older ones are whole: %s",
+                    outcome.training_iteration,
+                    outcome.problem,
+                )
             self._line.say(
                 CheckpointTrouble(
-                    trial_id=launch.trial_id,
-                    incarnation=launch.incarnation,
-                    training_iteration=self._iteration,
-                    why=str(error)[:_WHY_CHARACTERS],
+                    **ids,
+                    training_iteration=outcome.training_iteration,
+                    why=outcome.problem[:_WHY_CHARACTERS],
                 )
             )
             return
-        self._saved_iteration = self._iteration
-        self._num_bytes = num_bytes
-        self._budget.saved(save_s)
+        if self._num_failed_saves:
+            log.error(
+                "hpcsched: checkpoint of iteration %d is complete, after %d that failed",
+                outcome.training_iteration,
+                self._num_failed_saves,
+            )
+            self._num_failed_saves = 0
         self._line.say(
             SavedCheckpoint(
-                trial_id=launch.trial_id,
-                incarnation=launch.incarnation,
-                training_iteration=self._iteration,
-                save_s=save_s,
-                num_bytes=num_bytes,
+                **ids,
+                training_iteration=outcome.training_iteration,
+                save_s=outcome.save_s,
+                num_bytes=outcome.num_bytes,
+                blocked_s=outcome.blocked_s,
             )
         )
+
+    def _note_save(self, outcome: SaveOutcome) -> None:
+        if not outcome.problem:
+            self._saved_iteration = outcome.training_iteration
+            self._num_bytes = outcome.num_bytes
+            self._budget.saved(outcome.save_s, outcome.blocked_s)
+
+    def _note_ended_save(self) -> None:
+        outcome = self._take_ended_save()
+        if outcome is not None:
+            self._note_save(outcome)
 
     # ---- the end
 
@@ -409,6 +459,24 @@ class Session(ABC):
     @abstractmethod
     def _write_checkpoint(self, folder: Path, within: bool) -> tuple[float, int]:
         """Save what is tracked; seconds and bytes. Collective; raises CheckpointError on every rank alike."""
+
+    # In the background, where the ranks can; else training waits for each save.
+
+    def _begin_checkpoint(self, folder: Path) -> bool:  # noqa: ARG002 - of those that can
+        """Take hold of what is tracked and begin to save it in the background. False: that is not safe here. Collective."""
+        return False
+
+    @property
+    def _is_saving(self) -> bool:
+        """A save is under way in the background, as far as this rank knows."""
+        return False
+
+    def _wait_for_save(self) -> None:  # noqa: B027 - nothing to wait for where nothing is done in the background
+        """Until none is under way."""
+
+    def _take_ended_save(self) -> SaveOutcome | None:
+        """How the last one in the background has ended, once."""
+        return None
 
     @abstractmethod
     def _leave_groups(self) -> None:

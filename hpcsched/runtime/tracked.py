@@ -116,20 +116,32 @@ class Tracked:
             else:
                 value.load_state_dict(tree)
 
-    def plain_model(self) -> Any | None:
-        """What `model.pt` holds: the plain state dict of the model (several models: one dict a name), whole and on
-        the CPU of rank 0. None without a model. Collective."""
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of what is a model."""
+        return tuple(name for name, value in self._objects.items() if isinstance(value, torch.nn.Module))
+
+    def gathered_models(self, *, copy: bool) -> dict[str, Any]:
+        """By name, the plain state dict of each model that is sharded: whole and on the CPU of rank 0, empty on the others.
+        Collective. `copy`: nothing in it may be a tensor that training goes on to change."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        whole = {
-            name: get_model_state_dict(value, options=options)
-            for name, value in self._objects.items()
-            if isinstance(value, torch.nn.Module)
-        }
-        if not whole:
-            return None
-        return next(iter(whole.values())) if len(whole) == 1 else whole
+        found: dict[str, Any] = {}
+        for name, value in self._objects.items():
+            if not isinstance(value, torch.nn.Module):
+                continue
+            if not any(isinstance(parameter, DTensor) for parameter in value.parameters()):
+                continue
+            whole = get_model_state_dict(value, options=options)
+            # What was on the CPU already may have been handed out as it is (a mesh of one rank gathers nothing).
+            on_cpu = any(parameter.device.type == "cpu" for parameter in value.parameters())
+            found[name] = (
+                {key: each.clone() if isinstance(each, torch.Tensor) else each for key, each in whole.items()}
+                if copy and on_cpu
+                else whole
+            )
+        return found
 
     def _model_of(self, name: str, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
         models = {key: value for key, value in self._objects.items() if isinstance(value, torch.nn.Module)}

@@ -15,6 +15,7 @@ All but the groups and the checkpoints is in `hpcsched.runtime.session`.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from datetime import timedelta
@@ -26,13 +27,22 @@ import torch.distributed as dist
 
 from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.runtime import checkpoint
+from hpcsched.runtime.budget import SaveOutcome
 from hpcsched.runtime.driverline import Line
 from hpcsched.runtime.groups import Groups, join_groups, leave_groups
+from hpcsched.runtime.memory import available_bytes
 from hpcsched.runtime.place import Place, find_place, process_age_s
 from hpcsched.runtime.sampler import ElasticSampler
+from hpcsched.runtime.saver import Saver
 from hpcsched.runtime.scaling import Batch, LearningRate, Ramp, Scaling, ScalingRule, Schedule
 from hpcsched.runtime.session import Session, ignore_signals, line_of
+from hpcsched.runtime.snapshot import Buffers, Snapshot, num_bytes_to_copy, take
 from hpcsched.runtime.tracked import Tracked
+
+log = logging.getLogger(__name__)
+
+MEMORY_SHARE = 0.5
+"""Copies of the state of all ranks of a node take at most this share of the memory that is free there; else training waits."""
 
 
 def trial(*, max_iterations: int | None = None, seed: int | None = None, **defaults: Any) -> Trial:
@@ -83,6 +93,10 @@ class Trial(Session):
         self._groups = groups
         self._tracked = Tracked()
         self._manifest: checkpoint.Manifest | None = None
+        self._saver = Saver(groups.device, self._tell_save)
+        self._buffers: Buffers | None = None
+        """Once it is known that saves in the background are safe."""
+        self._may_copy: bool | None = None
 
     @property
     def device(self) -> torch.device:
@@ -167,21 +181,88 @@ class Trial(Session):
         dist.monitored_barrier(self._groups.saves, timeout=timedelta(seconds=limit_s))
 
     def _write_checkpoint(self, folder: Path, within: bool) -> tuple[float, int]:
+        began = time.monotonic()
+        # Nobody trains meanwhile: nothing is copied.
+        snapshot = take(self._tracked, rank=self.rank, num_ranks=self.world_size)
+        saved = self._write(folder, snapshot, self._iteration, within)
+        return time.monotonic() - began, saved.num_bytes
+
+    def _begin_checkpoint(self, folder: Path) -> bool:
+        if self._may_copy is None:
+            self._may_copy = self._all_may_copy()
+            self._buffers = Buffers() if self._may_copy else None
+        if self._buffers is None:
+            return False
+        began = time.monotonic()
+        iteration = self._iteration
+        snapshot: Snapshot | Exception
+        try:
+            snapshot = take(self._tracked, rank=self.rank, num_ranks=self.world_size, buffers=self._buffers)
+        except (RuntimeError, MemoryError) as error:  # no memory for the copies: all ranks shall know
+            snapshot = error
+        blocked_s = time.monotonic() - began
+
+        def save() -> SaveOutcome:
+            saved = self._write(folder, snapshot, iteration, within=False)
+            return SaveOutcome(iteration, time.monotonic() - began, saved.num_bytes, blocked_s)
+
+        self._saver.begin(iteration, save)
+        return True
+
+    def _all_may_copy(self) -> bool:
+        """Every rank may save in the background. Collective."""
         launch = self._launch
         assert launch is not None, "only a trial of an experiment saves"
-        saved = checkpoint.save(
+        why = "[checkpoint] background is off"
+        if launch.checkpoint_background:
+            why = self._why_not_copy() or ""
+        if why and launch.checkpoint_background:
+            log.warning("hpcsched: training waits for each checkpoint: %s", why)
+        word = torch.tensor([int(not why)], dtype=torch.int64)
+        dist.all_reduce(word, op=dist.ReduceOp.MIN, group=self._groups.verdicts)
+        return bool(word.item())
+
+    def _why_not_copy(self) -> str | None:
+        num_bytes = num_bytes_to_copy(self._tracked, num_ranks=self.world_size)
+        if num_bytes is None:
+            return "what is tracked holds a kind of tensor that cannot be copied for sure"
+        num_bytes *= self._place.num_local_ranks
+        available = available_bytes()
+        if available is not None and num_bytes > MEMORY_SHARE * available:
+            return (
+                f"copies of its state would take {num_bytes / 2**30:.1f} GiB of the "
+                f"{available / 2**30:.1f} GiB that are free on this node"
+            )
+        return None
+
+    def _write(
+        self, folder: Path, snapshot: Snapshot | Exception, iteration: int, within: bool
+    ) -> checkpoint.Saved:
+        launch = self._launch
+        assert launch is not None, "only a trial of an experiment saves"
+        return checkpoint.save(
             folder,
-            self._tracked,
+            snapshot,
             trial_id=launch.trial_id,
             incarnation=launch.incarnation,
-            training_iteration=self._iteration,
+            training_iteration=iteration,
             within_iteration=within,
             config=launch.config,
             group=self._groups.saves,
         )
-        return saved.save_s, saved.num_bytes
+
+    @property
+    def _is_saving(self) -> bool:
+        return self._saver.is_busy
+
+    def _wait_for_save(self) -> None:
+        self._saver.wait()
+
+    def _take_ended_save(self) -> SaveOutcome | None:
+        return self._saver.take_ended()
 
     def _leave_groups(self) -> None:
+        self._saver.wait()
         leave_groups()
 
     def _abandon(self) -> None:

@@ -44,3 +44,13 @@ def test_the_next_save_may_grow_as_the_last_one_did() -> None:
     for _ in range(20):
         costs.observe_save(1.0)
     assert costs.save_s == 1.0
+
+
+def test_who_saves_in_the_background_may_need_two_saves_to_leave() -> None:
+    costs = Costs()
+    assert costs.last_save_s is None
+    costs.observe_save(2.0)
+    assert costs.last_save_s == 2.0
+    costs.observe_save(2.0, in_background=True)
+    assert costs.last_save_s == 4.0, "one may have just begun when the deadline comes"
+    assert costs.save_s == 2.0

@@ -6,6 +6,7 @@ import pytest
 
 from hpcsched.core.actions import PreemptTrial, StartTrial
 from hpcsched.core.enums import TrialState
+from hpcsched.core.events import CheckpointFailed, CheckpointSaved
 from hpcsched.errors import InputError
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Step
@@ -87,3 +88,32 @@ def test_an_unknown_trial_is_an_input_error_that_says_which_there_are(tmp_path: 
     folder = a_run(tmp_path)
     with pytest.raises(InputError, match="they are 0 to 11"):
         story_of(folder, 99)
+
+
+def test_saves_that_fail_one_after_the_other_are_two_lines(tmp_path: Path) -> None:
+    records = list(read_journal(a_run(tmp_path)))
+    place, step = next(
+        (place, record)
+        for place, record in enumerate(records)
+        if isinstance(record, Step) and isinstance(record.event, CheckpointSaved)
+    )
+    saved = step.event
+    assert isinstance(saved, CheckpointSaved)
+    failures = [
+        Step(
+            n=step.n,
+            event=CheckpointFailed(
+                time=saved.time,
+                trial_id=saved.trial_id,
+                incarnation=saved.incarnation,
+                training_iteration=iteration,
+                why="No space left on device",
+            ),
+        )
+        for iteration in range(41, 49)
+    ]
+    story = tell([*records[:place], *failures, *records[place:]], saved.trial_id)
+    told = [line.text for line in story.lines if "could not save" in line.text]
+    assert told == ["could not save iteration 41", "could not save 7 more, the last of iteration 48"]
+    before = next(place for place, line in enumerate(story.lines) if "7 more" in line.text)
+    assert story.lines[before + 1].text.startswith("saved iteration")

@@ -15,6 +15,7 @@ import torch
 from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.runtime import checkpoint
 from hpcsched.runtime.checkpoint import MANIFEST, FileSum, open_checkpoint, read_manifest, restore, save
+from hpcsched.runtime.snapshot import take
 from tests.support.groups import Objects, file_size_limit, groups_of_one
 
 CONFIG = {"learning_rate": 0.1, "layers": [1, 2]}
@@ -29,7 +30,7 @@ def save_to(folder: Path, objects: Objects, **changes: Any) -> checkpoint.Saved:
         "config": CONFIG,
         "group": groups_of_one().saves,
     }
-    return save(folder, objects.tracked, **(fields | changes))
+    return save(folder, take(objects.tracked, rank=0, num_ranks=1), **(fields | changes))
 
 
 def restore_from(folder: Path, objects: Objects, *, config: dict[str, Any] = CONFIG) -> None:
@@ -248,7 +249,7 @@ def test_state_that_is_no_tensor_survives(folder: Path) -> None:
         if odd.state:
             save(
                 folder,
-                tracked,
+                take(tracked, rank=0, num_ranks=1),
                 trial_id=1,
                 incarnation=1,
                 training_iteration=1,

@@ -33,7 +33,7 @@ def lines(log: str, word: str) -> list[str]:
 def test_a_trial_leaves_at_one_boundary_and_goes_on_at_any_world_size(stage: Stage) -> None:
     config = {"learning_rate": 0.1, "do": ""}
     stage.answer = lambda report: "resize" if report.training_iteration == 2 else None
-    first = stage.spec(SCRIPT, world_size=2, config=config, max_iterations=4)
+    first = stage.spec(SCRIPT, world_size=2, config=config, max_iterations=4, checkpoint_budget=1e9)
     assert stage.run(first) == [0, 0]
     both = [stage.log(first, rank) for rank in (0, 1)]
     assert [len(lines(log, "trained")) for log in both] == [2, 2]
@@ -43,33 +43,40 @@ def test_a_trial_leaves_at_one_boundary_and_goes_on_at_any_world_size(stage: Sta
         2,
         "resize",
     )
-    assert stage.checkpoints() == ["checkpoint-2"]
-    # The checkpoint is announced after it is complete and before the goodbye.
-    assert [type(message) for message in stage.heard] == [RankHello, Report, Report, SavedCheckpoint, Leaving]
-    folder = stage.folder.checkpoint(3, 1, 2)
-    manifest = read_manifest(folder)
-    verify_files(folder, manifest)
-    assert (manifest.world_size, manifest.training_iteration, manifest.config) == (2, 2, config)
-    left_with = lines(both[0], "trained 2")[0].partition(": ")[2]
+    assert stage.checkpoints() == ["checkpoint-1", "checkpoint-2"]
+    # A checkpoint is announced after it is complete and before the goodbye; the first while training went on.
+    heard = [type(message) for message in stage.heard]
+    assert (heard[0], heard[-2:]) == (RankHello, [SavedCheckpoint, Leaving])
+    aside, last = stage.of(SavedCheckpoint)
+    assert (aside.training_iteration, last.training_iteration) == (1, 2)
+    assert aside.blocked_s is not None
+    assert last.blocked_s is None
+    for iteration in (1, 2):
+        folder = stage.folder.checkpoint(3, 1, iteration)
+        manifest = read_manifest(folder)
+        verify_files(folder, manifest)
+        assert (manifest.world_size, manifest.training_iteration, manifest.config) == (2, iteration, config)
+        assert {"__0_0.distcp", "__1_0.distcp", "model.pt"} <= manifest.files.keys(), "both ranks wrote"
 
     stage.answer = lambda report: None
     finals = []
-    for incarnation, world_size in ((2, 3), (3, 1)):
+    for incarnation, world_size, iteration in ((2, 3, 2), (3, 1, 1)):
+        left_with = lines(both[0], f"trained {iteration}")[0].partition(": ")[2]
         spec = stage.spec(
             SCRIPT,
             world_size=world_size,
             incarnation=incarnation,
             config=config,
             max_iterations=4,
-            restore=str(folder),
-            restore_iteration=2,
+            restore=str(stage.folder.checkpoint(3, 1, iteration)),
+            restore_iteration=iteration,
         )
         assert stage.run(spec) == [0] * world_size
         for rank in range(world_size):
-            assert lines(stage.log(spec, rank), "restored") == [f"restored 2: {left_with}"]
+            assert lines(stage.log(spec, rank), "restored") == [f"restored {iteration}: {left_with}"]
         assert [report.training_iteration for report in stage.of(Report)[-2:]] == [3, 4]
         assert (stage.goodbye.how, stage.goodbye.training_iteration) == ("completed", 4)
-        assert stage.of(RankHello)[-1].restored_iteration == 2
+        assert stage.of(RankHello)[-1].restored_iteration == iteration
         finals.append(lines(stage.log(spec), "trained 4")[0])
     # The same data in the same order whatever the world size: only float sums may differ.
     numbers = [[float(number) for number in re.findall(r"-?\d+\.\d+", final)] for final in finals]

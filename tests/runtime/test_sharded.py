@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcsched.wire import SavedCheckpoint
 from tests.support.ranks import Stage
 
 SCRIPT = Path(__file__).parent / "sharded_trial.py"
@@ -26,24 +27,25 @@ def line(log: str, word: str) -> str:
 
 def test_a_sharded_model_goes_on_at_any_world_size(stage: Stage) -> None:
     stage.answer = lambda report: "resize" if report.training_iteration == 2 else None
-    first = stage.spec(SCRIPT, world_size=2, max_iterations=4)
+    first = stage.spec(SCRIPT, world_size=2, max_iterations=4, checkpoint_budget=1e9)
     assert stage.run(first) == [0, 0], stage.log(first)
-    left_with = line(stage.log(first), "trained 2")
-    folder = stage.folder.checkpoint(3, 1, 2)
     stage.answer = lambda report: None
     finals = []
-    for incarnation, world_size in ((2, 3), (3, 1)):
+    # The checkpoint of iteration 1 was written while the second was trained, that of iteration 2 on leaving.
+    assert [saved.blocked_s is None for saved in stage.of(SavedCheckpoint)] == [False, True]
+    for incarnation, world_size, iteration in ((2, 3, 2), (3, 1, 1)):
+        left_with = line(stage.log(first), f"trained {iteration}")
         spec = stage.spec(
             SCRIPT,
             world_size=world_size,
             incarnation=incarnation,
             max_iterations=4,
-            restore=str(folder),
-            restore_iteration=2,
+            restore=str(stage.folder.checkpoint(3, 1, iteration)),
+            restore_iteration=iteration,
         )
         assert stage.run(spec) == [0] * world_size, stage.log(spec)
         for rank in range(world_size):
-            assert line(stage.log(spec, rank), "restored 2") == left_with
+            assert line(stage.log(spec, rank), f"restored {iteration}") == left_with
         finals.append(line(stage.log(spec), "trained 4"))
     numbers = [[float(number) for number in re.findall(r"-?\d+\.\d+", final)] for final in finals]
     assert numbers[0] == pytest.approx(numbers[1], abs=2e-3), "the same global batches at any world size"

@@ -100,13 +100,13 @@ def test_saves_keep_to_their_budget(tmp_path: Path) -> None:
     """With a share of 1e9 every report is followed by a save; with 0 only the end is."""
     for share, saves in ((1e9, [1, 2, 3, 4]), (0.0, [4])):
         line = HeardLine()
-        run(launch(tmp_path / str(share), checkpoint_budget=share), line)
+        run(launch(tmp_path / str(share), checkpoint_budget=share, checkpoint_background=False), line)
         assert [saved.training_iteration for saved in line.of(SavedCheckpoint)] == saves
 
 
 def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path: Path) -> None:
     line = HeardLine()
-    spec = launch(tmp_path, checkpoint_budget=1e9)
+    spec = launch(tmp_path, checkpoint_budget=1e9, checkpoint_background=False)
     trial = make_trial(spec, line)
     trial.track(**Objects(features=500).named)
     done = []
