@@ -1,4 +1,4 @@
-"""The writer of the journal: one segment a driver life, one thread, group commit.
+"""The writer of the journal: one segment a driver life, one writing thread, group commit.
 
 Theory. The loop decides, `append`s the decision and goes on; it performs actions only once they are durable, so
 that whatever anybody outside has seen can be found again after a crash. The writer's thread takes what has
@@ -8,6 +8,13 @@ the loop slower. A write or sync that fails is no exception but a value (`troubl
 durable byte and the same bytes are written again until it works (after a failed fsync the kernel may have dropped
 dirty pages, so that syncing again would prove nothing: https://wiki.postgresql.org/wiki/Fsync_Errors). Until then
 nothing becomes durable, and whoever waits for that waits.
+
+A disk whose sync takes long (`SLOW_S`) would make a record wait for two of them: the one under way and its own. There the next
+groups are written and synced while the last is, up to `NUM_SYNCS` at once, begun at even distances; each through a descriptor of
+its own (see `syncers`). A group is durable when its sync and those of all groups before it have succeeded; when one fails, all that
+are under way are waited for and everything from the failed group on is written again, one group at a time. A node that dies may have
+a later group on disk and not the one before: the later one's lines then say that they were written before the earlier bytes
+were durable (see `lines`), so that a reader can tell this hole, of which nobody was told, from damage.
 
 A life that was stopped and wakes after another one has begun finds the newer segment before its next write and
 writes nothing more. What it still had in flight lies behind the byte that the new life's header names
@@ -25,6 +32,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -32,11 +40,18 @@ from hpcsched.errors import HpcschedError, RunFolderError, SupersededError
 from hpcsched.eventlog.lines import encode_record, line_of
 from hpcsched.eventlog.reader import segments_of
 from hpcsched.eventlog.records import Header, Record
+from hpcsched.eventlog.syncers import Flight, Syncers, write_all
 from hpcsched.runfolder import RunFolder
 
 GROUP_S = 0.005
 """Commits begin at least this far apart; also the longest that a record waits for others."""
 GROUP_RECORDS = 1000
+SLOW_S = 0.0125
+"""A disk whose sync takes longer is slow: syncs overlap, until one takes less than half of it."""
+NUM_SYNCS = 4
+"""Most syncs under way at once. On a disk of 50 ms a record then waits at most 50 + 12.5 ms."""
+LONGEST_DISTANCE_S = 0.25
+"""Longest pause between the beginnings of two overlapping syncs."""
 RETRY_S = 0.25
 """Pause between two tries while the disk is in trouble."""
 LOOK_AROUND_S = 1.0
@@ -52,6 +67,10 @@ class Trouble(msgspec.Struct, frozen=True):
     since: float
     """Monotonic seconds of the first failure."""
     num_tries: int
+
+
+_Queued: TypeAlias = tuple[bytes, Callable[[], None] | None, float]
+"""A record's bytes, whom to tell, and since when it waits."""
 
 
 class JournalWriter:
@@ -84,7 +103,7 @@ class JournalWriter:
         self._retry_s = retry_s
 
         self._condition = threading.Condition()
-        self._queue: deque[tuple[bytes, Callable[[], None] | None, float]] = deque()
+        self._queue: deque[_Queued] = deque()
         self._num_appended = 1
         self._num_durable = 0
         self._closing_at: float | None = None
@@ -92,6 +111,9 @@ class JournalWriter:
         self._failure: BaseException | None = None
         self._trouble: Trouble | None = None
         self._looked_at = float("-inf")
+        self._num_flying = 0
+        """Records at the front of the queue whose syncs are under way."""
+        self._last_sync_s = 0.0
 
         self._crc = 0
         self._end = 0  # the last durable byte
@@ -113,7 +135,10 @@ class JournalWriter:
             self._raise_if_over()
             self._num_appended += 1
             self._queue.append((payload, on_durable, _clock()))
-            if len(self._queue) in (1, self._group_records):  # else the thread has no reason to wake
+            if len(self._queue) - self._num_flying in (
+                1,
+                self._group_records,
+            ):  # else the thread has no reason to wake
                 self._condition.notify_all()
             return self._num_appended
 
@@ -186,7 +211,7 @@ class JournalWriter:
         except OSError as error:
             raise RunFolderError(f"{self.file}: the journal cannot be created: {error.strerror}") from error
         try:
-            _write_all(fd, line, 0)
+            write_all(fd, line, 0)
             self._sync(fd)
             _sync_folder(self.file.parent)
         except OSError as error:
@@ -212,23 +237,29 @@ class JournalWriter:
                 last_commit = _clock()
                 if not self._commit([payload for payload, _, _ in group]):
                     return
-                with self._condition:
-                    for _ in group:
-                        self._queue.popleft()
-                    self._num_durable += len(group)
-                    num_durable = self._num_durable
-                    self._condition.notify_all()
-                for _, on_durable, _ in group:
-                    if on_durable is not None:
-                        on_durable()
-                if self._durable is not None:
-                    self._durable(num_durable)
+                self._became_durable(group)
+                if self._last_sync_s >= SLOW_S and not self._overlap():
+                    return
         except BaseException as error:  # kept for the loop, which raises it at its next append
             with self._condition:
                 self._failure = error
                 self._condition.notify_all()
 
-    def _gather(self, last_commit: float) -> list[tuple[bytes, Callable[[], None] | None, float]]:
+    def _became_durable(self, group: list[_Queued]) -> None:
+        with self._condition:
+            for _ in group:
+                self._queue.popleft()
+            self._num_flying = max(0, self._num_flying - len(group))
+            self._num_durable += len(group)
+            num_durable = self._num_durable
+            self._condition.notify_all()
+        for _, on_durable, _ in group:
+            if on_durable is not None:
+                on_durable()
+        if self._durable is not None:
+            self._durable(num_durable)
+
+    def _gather(self, last_commit: float) -> list[_Queued]:
         """The next group, still in the queue; empty when there is nothing more to do."""
         with self._condition:
             while not self._queue and self._closing_at is None:
@@ -242,12 +273,7 @@ class JournalWriter:
 
     def _commit(self, payloads: list[bytes]) -> bool:
         """Write and sync one group; False when it never will be (superseded, or closed before the disk recovered)."""
-        crc = self._crc
-        lines: list[bytes] = []
-        for payload in payloads:
-            line, crc = line_of(payload, crc)
-            lines.append(line)
-        data = b"".join(lines)
+        data, crc = _lines(payloads, self._crc, None)
         while True:
             try:
                 if self._newer_life():
@@ -255,11 +281,12 @@ class JournalWriter:
                         self._superseded = True
                         self._condition.notify_all()
                     return False
-                _write_all(self._fd, data, self._end)
+                write_all(self._fd, data, self._end)
+                began = _clock()
                 self._sync(self._fd)
+                self._last_sync_s = _clock() - began
             except (OSError, RunFolderError) as caught:
-                error = caught if isinstance(caught, OSError) else caught.__cause__
-                assert isinstance(error, OSError), "the folder's error says which of the system's it was"
+                error = _system_error(caught)
                 self._note_trouble(error)
                 self._repair(error)
                 with self._condition:
@@ -274,6 +301,81 @@ class JournalWriter:
             self._crc = crc
             self._end += len(data)
             return True
+
+    def _overlap(self) -> bool:
+        """Write and sync groups at even distances while the disk is slow. True: go on with one at a time (it is fast again, it
+        is in trouble, or there is nothing more to do); False: superseded.
+
+        Whatever happens, the queue's front is what follows the last durable byte.
+        """
+        flights: deque[tuple[Flight, list[_Queued]]] = deque()  # as they were begun
+        syncers = Syncers(self.file, most=NUM_SYNCS, sync=self._sync, landed=lambda _: self._wake())
+        written, crc = self._end, self._crc
+        began_at = float("-inf")
+        error: OSError | None = None
+        is_slow = True
+        try:
+            while True:
+                while flights and flights[0][0].is_over and flights[0][0].error is None:
+                    landed, group = flights.popleft()
+                    self._end, self._crc, self._last_sync_s = landed.end, landed.crc, landed.took_s
+                    is_slow = is_slow and landed.took_s >= SLOW_S / 2
+                    self._became_durable(group)
+                distance_s = max(SLOW_S, min(LONGEST_DISTANCE_S, self._last_sync_s / NUM_SYNCS))
+                with self._condition:
+                    known = [flight for flight, _ in flights]
+                    if known and known[0].is_over and known[0].error is None:
+                        continue
+                    error = error or next(
+                        (flight.error for flight in known if flight.error is not None), None
+                    )
+                    num_waiting = len(self._queue) - self._num_flying
+                    is_closing = self._closing_at is not None
+                    is_over = error is not None or not is_slow or (is_closing and not num_waiting)
+                    if is_over and all(flight.is_over for flight in known):
+                        break
+                    if is_over or not num_waiting or len(flights) == NUM_SYNCS:
+                        self._condition.wait()
+                        continue
+                    wait_s = began_at + distance_s - _clock()
+                    if wait_s > 0 and num_waiting < self._group_records and not is_closing:
+                        self._condition.wait(wait_s)
+                        continue
+                    group = list(
+                        islice(self._queue, self._num_flying, self._num_flying + self._group_records)
+                    )
+                try:
+                    if self._newer_life():
+                        with self._condition:
+                            self._superseded = True
+                            self._condition.notify_all()
+                        return False
+                    began_at = _clock()
+                    data, next_crc = _lines(
+                        [payload for payload, _, _ in group], crc, self._end if flights else None
+                    )
+                    flight = Flight(written + len(data), next_crc)
+                    syncers.begin(flight, data, written)
+                except (OSError, RunFolderError) as caught:
+                    error = _system_error(caught)
+                    continue
+                written, crc = flight.end, flight.crc
+                flights.append((flight, group))
+                with self._condition:
+                    self._num_flying += len(group)
+        finally:
+            syncers.close()
+            with self._condition:
+                self._num_flying = 0
+        self._last_sync_s = 0.0
+        if error is not None:
+            self._note_trouble(error)
+            self._repair(error)
+        return True
+
+    def _wake(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
 
     def _newer_life(self) -> bool:
         now = _clock()
@@ -303,17 +405,24 @@ class JournalWriter:
                 os.close(fd)
 
 
+def _lines(payloads: list[bytes], crc: int, durable: int | None) -> tuple[bytes, int]:
+    """The lines in one piece, and the checksum to go on from."""
+    lines: list[bytes] = []
+    for payload in payloads:
+        line, crc = line_of(payload, crc, durable)
+        lines.append(line)
+    return b"".join(lines), crc
+
+
+def _system_error(caught: OSError | RunFolderError) -> OSError:
+    error = caught if isinstance(caught, OSError) else caught.__cause__
+    assert isinstance(error, OSError), "the folder's error says which of the system's it was"
+    return error
+
+
 def _clock() -> float:
     """Counts on while the machine sleeps, unlike time.monotonic."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _write_all(fd: int, data: bytes, at: int) -> None:
-    view = memoryview(data)
-    while view:
-        num = os.pwrite(fd, view, at)
-        view = view[num:]
-        at += num
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 What counts of a segment: all whole records up to the byte that a later life's header names for it, or, in the
 newest segment, up to the last line feed. The rest is a *torn tail* and is dropped: the driver died in mid-write, so
-nobody was told of it. (A node that dies before a sync can leave a hole of NUL bytes in its last line: torn as well.)
+nobody was told of it. A node that dies before a sync can leave a hole of NUL bytes: torn as well when it is in the last line, or when
+all lines behind it say that they were written before the bytes of the hole were durable (`lines.durable_of`).
 Any other line that is not what was written is damage: `JournalDamagedError` with file, line and byte. Nothing is skipped.
 """
 
@@ -16,7 +17,7 @@ from typing import BinaryIO
 import msgspec
 
 from hpcsched.errors import JournalDamagedError, LogError, RunFolderError
-from hpcsched.eventlog.lines import LineError, record_of
+from hpcsched.eventlog.lines import LineError, durable_of, record_of
 from hpcsched.eventlog.records import SCHEMA_VERSION, End, Header, Record, SegmentEnd, Step
 from hpcsched.runfolder import RunFolder
 
@@ -160,8 +161,8 @@ class _SegmentReader:
             raise RunFolderError(f"{self.file}: cannot be read: {error.strerror}") from error
         with stream:
             for line in _whole_lines(stream, self.offset, limit):
-                if limit is None and b"\0" in line and not stream.peek(1):
-                    return  # a hole in the last line
+                if limit is None and b"\0" in line and _never_durable(stream, self.offset):
+                    return
                 self._line_offset = self.offset
                 record = self._take(line)
                 self.offset += len(line)
@@ -208,6 +209,15 @@ def _whole_lines(stream: BinaryIO, offset: int, limit: int | None) -> Iterator[b
         if not line.endswith(b"\n") or (limit is not None and offset > limit):
             return
         yield line
+
+
+def _never_durable(rest: BinaryIO, offset: int) -> bool:
+    """Whether the lines that follow a hole in the line at `offset` prove that nothing from there on was acknowledged."""
+    for line in rest:
+        durable = durable_of(line)
+        if line.endswith(b"\n") and b"\0" not in line and (durable is None or durable > offset):
+            return False
+    return True
 
 
 def _size(file: Path) -> int:

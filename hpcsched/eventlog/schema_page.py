@@ -53,7 +53,10 @@ A line is `{"crc32":"...","record":{...}}`; the checksum (CRC-32, continued from
 | `note` | a fact of the driver that the core does not see: `topic` is `metrics`, `setup`, `warning`, ... |
 | `end` | the life ended in order |
 
-A last line without its end is what a killed driver leaves: it was never acknowledged and is dropped. Any other line that is not what was
+On a slow disk a line can also hold `"durable":N` before `"record"`: so many bytes of the file were durable when it was written (the
+checksum is over the digits and the record). A last line without its end is what a killed driver leaves: it was never acknowledged and is
+dropped. So is a hole of NUL bytes, which a node that dies can leave, when all lines behind it say that they were written before it was
+durable. Any other line that is not what was
 written is an error that names file, line and byte; nothing is skipped.
 """
 

@@ -272,3 +272,119 @@ def test_whatever_was_announced_survives_a_kill_at_any_moment(tmp_path: Path) ->
         assert num_steps >= 50 + 777 * run
         # The last number may itself be cut in the pipe; all others were announced.
         assert num_steps >= max(announced[:-1], default=0)
+
+
+class SlowDisk:
+    """Each sync takes `takes_s`. Counts them, and how many are under way at once. One that fails loses what it was to sync and
+    whatever lies behind it, as a kernel may that drops dirty pages."""
+
+    def __init__(self, takes_s: float = 0.0) -> None:
+        self.takes_s = takes_s
+        self.num = 0
+        self.fails: list[int] = []
+        """Numbers of the syncs that fail, from 1."""
+        self.under_way = self.most = 0
+        self._lock = threading.Lock()
+        self._end = 0
+
+    def __call__(self, fd: int) -> None:
+        with self._lock:
+            self.num += 1
+            number = self.num
+            begin, self._end = self._end, os.fstat(fd).st_size
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        threading.Event().wait(self.takes_s)
+        with self._lock:
+            self.under_way -= 1
+        if number in self.fails:
+            os.ftruncate(fd, begin)
+            raise OSError(errno.EIO, "no")
+        os.fdatasync(fd)
+
+
+def feed(writer: JournalWriter, num: int, announced: list[int], *, every_s: float = 0.0005) -> None:
+    """Records come one by one while the disk works."""
+    for n in range(1, num + 1):
+        writer.append(a_step(n), lambda n=n: announced.append(n))  # type: ignore[misc]  # bound now
+        threading.Event().wait(every_s)
+
+
+def test_a_slow_disk_syncs_groups_and_several_at_once(tmp_path: Path) -> None:
+    """A sync that takes 30 ms: a handful of records a sync, next ones begun while the last are under way, all in order."""
+    disk = SlowDisk(0.03)
+    announced: list[int] = []
+    writer = JournalWriter(run_folder(tmp_path), a_header(), sync=disk)
+    feed(writer, 600, announced)
+    assert writer.close()
+    assert announced == list(range(1, 601))
+    assert 1 < disk.most <= journal_module.NUM_SYNCS
+    assert disk.num < 600 / 4, "syncs are shared"
+    assert list(read_journal(run_folder(tmp_path))) == [a_header(), *(a_step(n) for n in range(1, 601))]
+
+
+def test_a_disk_that_is_fast_again_gets_one_sync_at_a_time(tmp_path: Path) -> None:
+    disk = SlowDisk(0.03)
+    announced: list[int] = []
+    writer = JournalWriter(run_folder(tmp_path), a_header(), sync=disk)
+    feed(writer, 100, announced)
+    assert disk.most > 1
+    disk.takes_s = 0.0
+    wait(lambda: writer.num_pending == 0, writer)
+    disk.most = 0
+    for n in range(101, 201):
+        number = writer.append(a_step(n), lambda n=n: announced.append(n))  # type: ignore[misc]  # bound now
+        assert writer.wait_durable(number, LIMIT_S)
+        if n == 110:
+            disk.most = 0  # it has noticed by now
+    assert writer.close()
+    assert disk.most == 1
+    assert announced == list(range(1, 201))
+    assert sum(1 for _ in read_journal(run_folder(tmp_path))) == 201
+
+
+@pytest.mark.parametrize("failing", [range(6, 7), range(9, 12), range(5, 40, 3)])
+def test_when_one_of_several_syncs_fails_nothing_behind_it_counts_until_it_is_written_again(
+    tmp_path: Path, failing: range
+) -> None:
+    disk = SlowDisk(0.02)
+    disk.fails = list(failing)
+    announced: list[int] = []
+    writer = JournalWriter(run_folder(tmp_path), a_header(), sync=disk, retry_s=0.01)
+    feed(writer, 600, announced)
+    assert writer.close()
+    assert writer.trouble is None
+    assert announced == list(range(1, 601))
+    assert disk.num > failing[0]
+    assert list(read_journal(run_folder(tmp_path))) == [a_header(), *(a_step(n) for n in range(1, 601))]
+
+
+def test_nothing_is_announced_before_the_syncs_of_all_that_stands_before_it(tmp_path: Path) -> None:
+    """The second of two overlapping syncs ends first: its records wait for the first."""
+    begun: list[threading.Event] = []
+    slow = False
+
+    def sync(fd: int) -> None:
+        if slow:
+            begun.append(mine := threading.Event())
+            assert mine.wait(LIMIT_S)
+
+    announced: list[int] = []
+    writer = JournalWriter(run_folder(tmp_path), a_header(), sync=sync)
+    slow = True
+    writer.append(a_step(1))
+    wait(lambda: len(begun) == 1, writer)
+    threading.Event().wait(2 * journal_module.SLOW_S)  # that one was slow
+    begun[0].set()
+    wait(lambda: writer.num_pending == 0, writer)
+    for n in (2, 3):
+        writer.append(a_step(n), lambda n=n: announced.append(n))  # type: ignore[misc]  # bound now
+        wait(lambda n=n: len(begun) == n, writer)  # type: ignore[misc]  # bound now
+    begun[2].set()
+    assert not writer.wait_durable(4, 0.1)
+    assert announced == []
+    begun[1].set()
+    assert writer.wait_durable(4, LIMIT_S)
+    slow = False
+    assert writer.close()
+    assert announced == [2, 3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcsched.eventlog.lines import LineError, encode_record, line_of, record_of
+from hpcsched.eventlog.lines import LineError, durable_of, encode_record, line_of, record_of
 from tests.support.journals import a_header, a_step
 
 
@@ -25,9 +25,20 @@ def test_the_checksum_goes_on_from_the_line_before() -> None:
         record_of(line, 0)
 
 
+def test_a_line_can_say_what_was_durable_when_it_was_written() -> None:
+    line, crc = line_of(encode_record(a_step(1)), 7, 81920)
+    whole = json.loads(line)
+    assert (whole["crc32"], whole["durable"]) == (f"{crc:08x}", 81920)
+    assert durable_of(line) == 81920
+    assert record_of(line, 7) == (a_step(1), crc)
+    assert durable_of(line_of(encode_record(a_step(1)), 7)[0]) is None
+    with pytest.raises(LineError):
+        record_of(line.replace(b"81920", b"81921"), 7)
+
+
 @given(st.data())
 def test_any_changed_byte_of_a_line_is_found(data: st.DataObject) -> None:
-    line, _ = line_of(encode_record(a_step(1)), 7)
+    line, _ = line_of(encode_record(a_step(1)), 7, data.draw(st.sampled_from([None, 0, 81920])))
     at = data.draw(st.integers(0, len(line) - 2))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte not in (line[at], 10)))
     with pytest.raises(LineError):

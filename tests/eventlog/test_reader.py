@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hpcsched.core.enums import ExperimentState
 from hpcsched.errors import JournalDamagedError, LogError, RunFolderError
+from hpcsched.eventlog.lines import encode_record, line_of
 from hpcsched.eventlog.reader import JournalReader, read_journal
 from hpcsched.eventlog.records import End, SegmentEnd
 from hpcsched.runfolder import RunFolder
@@ -67,6 +68,45 @@ def test_a_hole_of_nul_bytes_in_the_last_line_is_a_torn_record(tmp_path: Path) -
     folder = run_folder(tmp_path)
     write_segment(folder, 1, DATA[: LAST + 20] + b"\0" * 30 + DATA[LAST + 50 :])
     assert list(read_journal(folder)) == FOUR[:3]
+
+
+def with_a_hole(durable: int | None, hole: slice) -> bytes:
+    """Five records; the third is written while the second's sync is under way, the others behind it as well."""
+    data, crc = b"", 0
+    starts = []
+    for number, record in enumerate([a_header(), *(a_step(n) for n in range(1, 5))]):
+        starts.append(len(data))
+        line, crc = line_of(encode_record(record), crc, durable if number >= 3 else None)
+        data += line
+    begin, end = starts[2] + hole.start, starts[2] + hole.stop
+    return data[:begin] + b"\0" * (end - begin) + data[end:]
+
+
+SECOND = len(segment_bytes(FOUR[:2]))
+"""Where the hole's line begins."""
+
+
+@pytest.mark.parametrize(
+    "hole", [slice(0, 40), slice(20, 60), slice(0, 400)], ids=["head", "middle", "two lines"]
+)
+def test_a_hole_before_lines_that_were_written_before_it_was_durable_is_torn(
+    tmp_path: Path, hole: slice
+) -> None:
+    """A node died while several syncs were under way, and a later group had reached the disk."""
+    folder = run_folder(tmp_path)
+    write_segment(folder, 1, with_a_hole(SECOND, hole))
+    reader = JournalReader(folder)
+    assert list(reader.poll()) == FOUR[:2]
+    assert reader.ends[0].num_bytes == SECOND
+
+
+@pytest.mark.parametrize("durable", [None, SECOND + 1], ids=["says nothing", "was durable"])
+def test_a_hole_before_lines_that_do_not_prove_it_torn_is_damage(tmp_path: Path, durable: int | None) -> None:
+    folder = run_folder(tmp_path)
+    write_segment(folder, 1, with_a_hole(durable, slice(0, 40)))
+    with pytest.raises(JournalDamagedError) as caught:
+        list(read_journal(folder))
+    assert (caught.value.line, caught.value.byte_offset) == (3, SECOND)
 
 
 @pytest.mark.parametrize(
