@@ -23,7 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from hpcsched.channel.keys import load_pair, load_public
 from hpcsched.channel.link import Link
-from hpcsched.channel.sockets import CLIENT_WINDOW, HANDSHAKE_LIMIT_MS, set_common
+from hpcsched.channel.sockets import CLIENT_WINDOW, HANDSHAKE_LIMIT_MS, set_common, set_heartbeats
 from hpcsched.channel.wakeup import Wakeup
 from hpcsched.errors import ChannelError, MessageError
 from hpcsched.wire import FromDriver, ToDriver, decode_from_driver, encode
@@ -161,7 +161,8 @@ class Client:
 
     def _connection(self, socket: zmq.Socket[Any], endpoint: str) -> bool:
         """One connection from its beginning to its end. True when it came to stand."""
-        set_common(socket, heartbeat_s=self._heartbeats[0], heartbeat_timeout_s=self._heartbeats[1])
+        set_common(socket)
+        set_heartbeats(socket, heartbeat_s=self._heartbeats[0], heartbeat_timeout_s=self._heartbeats[1])
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, HANDSHAKE_LIMIT_MS)
         socket.setsockopt(zmq.IDENTITY, self._identity.encode("ascii"))

@@ -7,7 +7,7 @@ message of ours is dropped and counted.
 
 A peer above its rate is not cut off but held back: what comes too early waits in a bounded backlog, and since its
 messages are acknowledged only when they are taken, a `Client` holds back too. Only a peer that overfills the backlog,
-which no `Client` does, is muted for a while.
+which no `Client` does, is disconnected, and ignored for a while should it come back.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import re
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -43,6 +45,8 @@ BACKLOG = 2 * CLIENT_WINDOW
 MAX_KEPT = 256
 """Messages kept for a peer that does not acknowledge."""
 ACK_DELAY_S = 0.05
+_SOURCE = 2
+"""ZMQ_SRCFD of zmq.h; pyzmq has no name for it."""
 _IDENTITY = re.compile(rb"(\d{1,9})\.(\d{1,9})\.(rank0|sup\.[A-Za-z0-9_.\-]{1,128})")
 
 
@@ -65,6 +69,8 @@ class ChannelCounts(msgspec.Struct):
     flooded: int = 0
     """Frames of muted peers, dropped."""
     muted: int = 0
+    disconnected: int = 0
+    """Connections of peers that flood, cut."""
     refused: int = 0
     """Handshakes with an unknown key."""
     undelivered: int = 0
@@ -88,6 +94,7 @@ class _Peer:
         "link",
         "muted_until",
         "name",
+        "num_ignored",
         "tokens",
         "tokens_at",
     )
@@ -102,6 +109,7 @@ class _Peer:
         self.backlog: deque[tuple[list[bytes], float]] = deque()
         self.muted_until = 0.0
         self.counted_lost = 0
+        self.num_ignored = 0
 
 
 class Server:
@@ -121,8 +129,6 @@ class Server:
         port: int | None = None,
         allowed_key_files: Iterable[Path] = (),
         rate: Rate = Rate(),  # noqa: B008  (frozen)
-        heartbeat_s: float = 1.0,
-        heartbeat_timeout_s: float = 5.0,
         max_peers: int = 16_384,
         forget_after_s: float = 7200.0,
         clock: Callable[[], float] = time.monotonic,
@@ -136,6 +142,8 @@ class Server:
         self._forget_after_s = forget_after_s
         self._clock = clock
         self._counts = ChannelCounts()
+        self._muted_until = 0.0
+        """When nobody is muted any more."""
         self._peers: dict[bytes, _Peer] = {}
         self._waiting: dict[bytes, _Peer] = {}
         self._acks: dict[bytes, _Peer] = {}
@@ -151,7 +159,7 @@ class Server:
         self._zap.bind("inproc://zeromq.zap.01")
         router = self._context.socket(zmq.ROUTER)
         self._router = router
-        set_common(router, heartbeat_s=heartbeat_s, heartbeat_timeout_s=heartbeat_timeout_s)
+        set_common(router)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(
             zmq.ROUTER_HANDOVER, 1
@@ -279,8 +287,13 @@ class Server:
 
     def _receive(self) -> None:
         for _ in range(BATCH):
+            uncopied: list[zmq.Frame] = []
             try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
+                if self._muted_until <= self._clock():
+                    frames = self._router.recv_multipart(zmq.NOBLOCK)
+                else:  # only so does ZeroMQ tell the line on which a frame came
+                    uncopied = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+                    frames = [frame.bytes for frame in uncopied]
             except zmq.Again:
                 return
             now = self._clock()
@@ -291,6 +304,9 @@ class Server:
             peer.heard_at = now
             if peer.muted_until > now:
                 self._counts.flooded += 1
+                peer.num_ignored += 1
+                if uncopied and peer.num_ignored % BACKLOG == 1:
+                    self._disconnect(uncopied[0])
                 continue
             if peer.backlog or not self._may_pass(peer, now):
                 peer.backlog.append((frames, now))
@@ -299,12 +315,25 @@ class Server:
                     self._counts.muted += 1
                     self._counts.flooded += len(peer.backlog)
                     log.warning(
-                        "channel: %s floods the channel: ignored for %g s", peer.name, self._rate.mute_s
+                        "channel: %s floods the channel: cut off, and ignored for %g s",
+                        peer.name,
+                        self._rate.mute_s,
                     )
                     peer.backlog.clear()
-                    peer.muted_until = now + self._rate.mute_s
+                    self._muted_until = peer.muted_until = now + self._rate.mute_s
                 continue
             self._take(peer, frames, now)
+
+    def _disconnect(self, frame: zmq.Frame) -> None:
+        """Cut the line on which this came. ZeroMQ has no call for it, but tells the descriptor; should that be another line of ours by
+        now, its client connects again and nothing is lost."""
+        try:
+            with socket.socket(fileno=os.dup(int(frame.get(_SOURCE)))) as line:
+                if line.getsockname()[1] == self._port:
+                    line.shutdown(socket.SHUT_RDWR)
+                    self._counts.disconnected += 1
+        except (OSError, IndexError, zmq.ZMQError):
+            pass  # closed already, or no socket
 
     def _may_pass(self, peer: _Peer, now: float) -> bool:
         rate = self._rate

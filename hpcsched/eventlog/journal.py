@@ -2,8 +2,8 @@
 
 Theory. The loop decides, `append`s the decision and goes on; it performs actions only once they are durable, so
 that whatever anybody outside has seen can be found again after a crash. The writer's thread takes what has
-gathered, writes it in one piece at the end of the last durable byte and syncs; commits begin at most every
-5 ms (a lone record is written at once) and hold at most 1,000 records, so that a slow disk makes groups larger, not
+gathered, writes it in one piece at the end of the last durable byte and syncs; commits begin at least
+2.5 ms apart (a lone record is written at once) and hold at most 1,000 records, so that a slow disk makes groups larger, not
 the loop slower. A write or sync that fails is no exception but a value (`trouble`): the file is cut back to its last
 durable byte and the same bytes are written again until it works (after a failed fsync the kernel may have dropped
 dirty pages, so that syncing again would prove nothing: https://wiki.postgresql.org/wiki/Fsync_Errors). Until then
@@ -43,10 +43,10 @@ from hpcsched.eventlog.records import Header, Record
 from hpcsched.eventlog.syncers import Flight, Syncers, write_all
 from hpcsched.runfolder import RunFolder
 
-GROUP_S = 0.005
+GROUP_S = 0.0025
 """Commits begin at least this far apart; also the longest that a record waits for others."""
 GROUP_RECORDS = 1000
-SLOW_S = 0.0125
+SLOW_S = 0.005
 """A disk whose sync takes longer is slow: syncs overlap, until one takes less than half of it."""
 NUM_SYNCS = 4
 """Most syncs under way at once. On a disk of 50 ms a record then waits at most 50 + 12.5 ms."""
@@ -321,7 +321,7 @@ class JournalWriter:
                     self._end, self._crc, self._last_sync_s = landed.end, landed.crc, landed.took_s
                     is_slow = is_slow and landed.took_s >= SLOW_S / 2
                     self._became_durable(group)
-                distance_s = max(SLOW_S, min(LONGEST_DISTANCE_S, self._last_sync_s / NUM_SYNCS))
+                distance_s = max(self._group_s, min(LONGEST_DISTANCE_S, self._last_sync_s / NUM_SYNCS))
                 with self._condition:
                     known = [flight for flight, _ in flights]
                     if known and known[0].is_over and known[0].error is None:

@@ -7,6 +7,8 @@ import re
 MOST_NAMES = 65_536
 """Slurm has no larger clusters; a list of more is nonsense, and to expand it would take all memory."""
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_LONG_NUMBER = re.compile(r"\]\d{7}", re.ASCII)
+"""ClusterShell takes "n[1-4]999" for the range 1999-4999/1000, and asserts that no range is longer than a billion."""
 _RANGE = re.compile(r"(\d{1,12})(?:-(\d{1,12}))?(?:/\d{1,6})?", re.ASCII)
 
 
@@ -17,7 +19,7 @@ def expand_nodelist(text: str) -> tuple[str, ...]:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     text = text.strip()
-    if text in {"", "(null)", "None", "N/A"} or _most_names(text) > MOST_NAMES:
+    if text in {"", "(null)", "None", "N/A"} or _most_names(text) > MOST_NAMES or _LONG_NUMBER.search(text):
         return ()
     try:
         return tuple(str(name) for name in NodeSet(text, resolver=RESOLVER_NOGROUP))

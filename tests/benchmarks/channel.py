@@ -6,7 +6,11 @@ journal and synced before its reply leaves. Prints
 
     {"median_ms", "p99_ms", "dropped", "rss_mb_start", "rss_mb_end", ...}
 
-`dropped`: reports without a reply or without a record in the journal, and messages that the channel gave up. The first 2 s
+`median_ms`, `p99_ms`: from a report to its reply as a peer sees it, the peers' own slowness included (`peers_round_p99_ms`: how long
+one round of their loop takes, `peers_late_ms`: how late the latest report was sent). `driver_p99_ms`: from the report's frame
+taken off the socket to its reply handed to the socket, in the driver. `waits_for_core_*_us`: how long a message's share of all
+threads stood ready and waited for a core (Linux's schedstat). `others_cores`: how many cores other programs used meanwhile: times with
+more than a tenth of the machine's used by others say little, and `quiet` is false then. `dropped`: reports without a reply or without a record in the journal, and messages that the channel gave up. The first 2 s
 (a quarter of a shorter run) do not count for times. `--sync-ms 50`: a disk whose every sync takes so long. `--stall-s 10`: one
 sync in the middle takes so long; afterwards everything must be there. `--ranks-per-trial`: how many of the ranks share a rank 0.
 """
@@ -24,11 +28,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcsched.channel.keys import create_keys
-from hpcsched.channel.server import Server
+from hpcsched.channel.server import Arrived, Server
 from hpcsched.config.load import load_experiment
 from hpcsched.config.settings import core_settings
 from hpcsched.core import events as ev
@@ -45,6 +50,7 @@ from hpcsched.launchspec import Channel, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import make_sampler
 from hpcsched.sim.machine import simulated_machine
+from hpcsched.wire import Report
 
 
 class StandIn(Launcher):
@@ -93,8 +99,10 @@ class Disk:
         self._sync_s = sync_s
         self._stall_s = stall_s
         self.stall_at = float("inf")
+        self.num = 0
 
     def __call__(self, fd: int) -> None:
+        self.num += 1
         wait_s = self._sync_s
         if time.monotonic() >= self.stall_at:
             self.stall_at = float("inf")
@@ -102,6 +110,80 @@ class Disk:
         if wait_s:
             time.sleep(wait_s)
         os.fdatasync(fd)
+
+
+class Stopwatch:
+    """From a report's frame taken off the socket to its reply handed to the socket, both in the channel's thread."""
+
+    def __init__(self, deliver: Callable[[Arrived], None]) -> None:
+        self._deliver = deliver
+        self._at: dict[bytes, float] = {}
+        self.taken: list[tuple[float, float]] = []
+
+    def deliver(self, arrived: Arrived) -> None:
+        if isinstance(arrived.message, Report):
+            self._at[arrived.peer.encode()] = arrived.at  # a peer has one report under way
+        self._deliver(arrived)
+
+    def watch(self, server: Server) -> None:
+        transmit = server._transmit
+
+        def watched(peer: Any, frames: list[bytes]) -> bool:
+            done = transmit(peer, frames)
+            if frames[1] and done and (at := self._at.pop(peer.identity, None)) is not None:
+                self.taken.append((at, time.monotonic() - at))
+            return done
+
+        server._transmit = watched  # type: ignore[method-assign]
+
+
+@dataclass
+class Usage:
+    """Seconds of processor time so far: of this process (the driver), of the peers, of everybody else."""
+
+    wall_s: float
+    driver_s: float
+    driver_waited_s: float
+    peers_s: float
+    peers_waited_s: float
+    others_s: float
+    threads_s: dict[str, float]
+
+    @staticmethod
+    def now(peers: int) -> Usage:
+        mine, theirs = threads_of(os.getpid()), threads_of(peers)
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        threads: dict[str, float] = {}
+        for tid, (comm, cpu_s, _) in mine.items():
+            name = names.get(tid, comm)
+            threads[name] = threads.get(name, 0.0) + cpu_s
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        busy_s = (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+        driver_s, peers_s = (sum(cpu_s for _, cpu_s, _ in known.values()) for known in (mine, theirs))
+        return Usage(
+            wall_s=time.monotonic(), driver_s=driver_s, driver_waited_s=sum(wait_s for *_, wait_s in mine.values()),
+            peers_s=peers_s, peers_waited_s=sum(wait_s for *_, wait_s in theirs.values()),
+            others_s=busy_s - driver_s - peers_s, threads_s=threads,
+        )  # fmt: skip
+
+    def __sub__(self, other: Usage) -> Usage:
+        threads = {name: cpu_s - other.threads_s.get(name, 0.0) for name, cpu_s in self.threads_s.items()}
+        return Usage(
+            self.wall_s - other.wall_s, self.driver_s - other.driver_s, self.driver_waited_s - other.driver_waited_s,
+            self.peers_s - other.peers_s, self.peers_waited_s - other.peers_waited_s, self.others_s - other.others_s, threads,
+        )  # fmt: skip
+
+
+def threads_of(pid: int) -> dict[int, tuple[str, float, float]]:
+    """Name, seconds on a core, and seconds ready but without one, of each thread (Linux: /proc/PID/task/TID/schedstat)."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            ran, waited, _ = (task / "schedstat").read_text().split()
+            found[int(task.name)] = ((task / "comm").read_text().strip(), int(ran) / 1e9, int(waited) / 1e9)
+        except OSError:
+            continue
+    return found
 
 
 EXPERIMENT = """\
@@ -139,7 +221,9 @@ def measure(
         keys = create_keys(folder.keys / "1")
         inbox = ib.Inbox()
         disk = Disk(sync_s, stall_s)
-        server = Server(keys, "tcp://127.0.0.1", deliver=inbox.put)
+        stopwatch = Stopwatch(inbox.put)
+        server = Server(keys, "tcp://127.0.0.1", deliver=stopwatch.deliver)
+        stopwatch.watch(server)
         stack.callback(server.close)
         channel = Channel(
             (f"tcp://127.0.0.1:{server.port}",), str(keys.server_public_file), str(keys.client_secret_file)
@@ -186,13 +270,13 @@ def measure(
         peers.stdin.write("go\n")
         peers.stdin.flush()
         began = time.monotonic()
-        cpu_s = time.process_time()
+        before = Usage.now(peers.pid)
         disk.stall_at = began + seconds / 2 if stall_s else float("inf")
         time.sleep(min(4.0, seconds / 2))  # all are up, and tables have their size
         rss_start = rss_mb()
         seen = json.loads(peers.stdout.readline())
         rss_end = rss_mb()
-        cpu_s = time.process_time() - cpu_s
+        used = Usage.now(peers.pid) - before
         peers.wait(60.0)
         inbox.put(ib.SignalCaught("SIGTERM"))
         thread.join(60.0)
@@ -205,6 +289,10 @@ def measure(
             isinstance(step.event, ev.TrialExited) and step.event.outcome.value != "killed" for step in steps
         )
     latencies = sorted(1000.0 * latency for latency in seen["latencies"])
+    inside = sorted(
+        1000.0 * taken_s for at, taken_s in stopwatch.taken if at >= began + min(3.0, seconds / 4)
+    )
+    num = max(1, seen["sent"] + seen["welcomes"])
     return {
         "median_ms": round(quantile(latencies, 0.5), 3),
         "p99_ms": round(quantile(latencies, 0.99), 3),
@@ -216,9 +304,19 @@ def measure(
         "per_s": round(seen["sent"] / seconds, 1),
         "heartbeats_answered": seen["welcomes"],
         "trials_lost": failed,
+        "driver_median_ms": round(quantile(inside, 0.5), 3),
+        "driver_p99_ms": round(quantile(inside, 0.99), 3),
         "peers_late_ms": round(1000.0 * seen["late_s"], 1),
+        "peers_round_p99_ms": round(1000.0 * seen["round_p99_s"], 3),
         "journal_complete": closed,
-        "driver_cpu_us_a_message": round(1e6 * cpu_s / max(1, seen["sent"] + seen["welcomes"]), 1),
+        "syncs": disk.num,
+        "driver_cpu_us": round(1e6 * used.driver_s / num, 1),
+        "driver_threads_us": {name: round(1e6 * cpu_s / num, 1) for name, cpu_s in used.threads_s.items()},
+        "peers_cpu_us": round(1e6 * used.peers_s / num, 1),
+        "waits_for_core_driver_us": round(1e6 * used.driver_waited_s / num, 1),
+        "waits_for_core_peers_us": round(1e6 * used.peers_waited_s / num, 1),
+        "others_cores": round(used.others_s / used.wall_s, 2),
+        "quiet": used.others_s / used.wall_s < 0.1 * (os.cpu_count() or 1),
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ import zmq
 
 from hpcsched.channel.keys import load_pair, load_public
 from hpcsched.channel.link import Link
-from hpcsched.channel.sockets import set_common
+from hpcsched.channel.sockets import set_common, set_heartbeats
 from hpcsched.wire import (
     FromDriver,
     Heartbeat,
@@ -39,7 +39,8 @@ class Peer:
 
     def __init__(self, context: zmq.Context[Any], facts: dict[str, Any], identity: str, session: int) -> None:
         self.socket = context.socket(zmq.DEALER)
-        set_common(self.socket, heartbeat_s=1.0, heartbeat_timeout_s=30.0)
+        set_common(self.socket)
+        set_heartbeats(self.socket, heartbeat_s=1.0, heartbeat_timeout_s=30.0)
         self.socket.setsockopt(zmq.IDENTITY, identity.encode())
         public, secret = load_pair(Path(facts["client_key_file"]))
         self.socket.setsockopt(zmq.CURVE_SERVERKEY, load_public(Path(facts["server_key_file"])))
@@ -104,6 +105,7 @@ def main() -> int:
     end = began + seconds
     stop = end + facts["wait_s"]
     late_s = 0.0
+    rounds = [0.0]
 
     def take(peer: Peer, is_rank: bool) -> None:
         nonlocal answered, welcomes
@@ -146,13 +148,22 @@ def main() -> int:
             else:
                 continue
             take(peer, not is_heartbeat)  # a send may use up the edge that told of something to read
+        rounds.append(time.monotonic() - now)
         wait_s = max(0.0, min(due[0][0] if due else stop, stop) - time.monotonic())
         for fd, _ in poll.poll(min(wait_s, 0.05)):
             take(*by_fd[fd])
+    rounds.sort()
     steady = [latency for asked, latency in latencies if asked >= began + min(2.0, seconds / 4)]
     print(
         json.dumps(
-            {"sent": sent, "answered": answered, "welcomes": welcomes, "late_s": late_s, "latencies": steady}
+            {
+                "sent": sent,
+                "answered": answered,
+                "welcomes": welcomes,
+                "late_s": late_s,
+                "round_p99_s": rounds[int(0.99 * len(rounds))],
+                "latencies": steady,
+            }
         ),
         flush=True,
     )

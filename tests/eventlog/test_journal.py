@@ -374,7 +374,7 @@ def test_nothing_is_announced_before_the_syncs_of_all_that_stands_before_it(tmp_
     slow = True
     writer.append(a_step(1))
     wait(lambda: len(begun) == 1, writer)
-    threading.Event().wait(2 * journal_module.SLOW_S)  # that one was slow
+    threading.Event().wait(4 * journal_module.SLOW_S)  # that one was slow
     begun[0].set()
     wait(lambda: writer.num_pending == 0, writer)
     for n in (2, 3):

@@ -34,6 +34,13 @@ def test_a_node_list_of_billions_is_none(text: str) -> None:
     assert expand_nodelist(text) == ()
 
 
+@pytest.mark.parametrize("digits", [7, 9, 400])
+def test_a_number_of_many_digits_behind_a_range_is_none(digits: int) -> None:
+    """An AssertionError of ClusterShell's (found by a million inputs)."""
+    assert expand_nodelist("n[1-4,7]" + "9" * digits + ",m3") == ()
+    assert expand_nodelist("n[1-2]00") == ("n100", "n200")
+
+
 def test_a_node_list_of_a_large_cluster_is_one() -> None:
     assert len(expand_nodelist(f"n[1-{MOST_NAMES}]")) == MOST_NAMES
     assert expand_nodelist("r[1-2]n[01-02],m7") == ("m7", "r1n01", "r1n02", "r2n01", "r2n02")
