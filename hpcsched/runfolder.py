@@ -17,6 +17,10 @@ class RunFolder(msgspec.Struct, frozen=True):
         return self.root / "experiment.toml"
 
     @property
+    def start(self) -> Path:
+        return self.root / "start.json"
+
+    @property
     def journal(self) -> Path:
         return self.root / "journal"
 

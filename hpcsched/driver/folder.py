@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from hpcsched.errors import RunFolderError
 from hpcsched.runfolder import RunFolder
@@ -12,8 +16,50 @@ from hpcsched.runfolder import RunFolder
 LEAST_FREE_MB = 64
 
 
+class Start(msgspec.Struct, frozen=True):
+    """With what a run is to begin (`start.json`): until its journal has a first record, nothing else says so."""
+
+    experiment_folder: str
+    """Where the experiment file's relative paths start."""
+    overrides: dict[str, Any] = {}
+
+
+def write_start(folder: RunFolder, start: Start) -> None:
+    """Raises RunFolderError."""
+    try:
+        folder.start.touch(mode=0o600)
+        folder.start.write_bytes(msgspec.json.encode(start))
+    except OSError as error:
+        raise RunFolderError(f"{folder.start}: cannot be written: {error.strerror or error}") from error
+
+
+def read_start(folder: RunFolder) -> Start:
+    """Of a run that was never begun. Raises RunFolderError."""
+    try:
+        return msgspec.json.decode(folder.start.read_bytes(), type=Start)
+    except (OSError, msgspec.DecodeError) as error:
+        raise RunFolderError(
+            f"{folder.root}: its driver ended before anything was begun; begin it by the experiment file: "
+            f"`hpcsched run FILE --run-dir {folder.root}`"
+        ) from error
+
+
+def was_never_begun(folder: RunFolder) -> bool:
+    """A driver has made this folder and died before its journal had a first record: nothing was started, nothing can be lost."""
+    return folder.experiment.is_file() and folder.journal.is_dir() and not _has_record(folder.journal)
+
+
+def _has_record(journal: Path) -> bool:
+    for path in journal.iterdir():
+        if re.fullmatch(r"\d{4,}\.jsonl", path.name):
+            with path.open("rb") as stream:
+                if stream.readline().endswith(b"\n"):
+                    return True
+    return False
+
+
 def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFolder:
-    """Create the folder (mode 0700) and its parts, or check the one to resume.
+    """Create the folder (mode 0700) and its parts, or check the one to resume. One that was never begun can be begun.
 
     Raises RunFolderError: it holds another run and `resume` is off, it does not hold one and `resume` is on, it
     cannot be written, belongs to somebody else, or the disk is (nearly) full.
@@ -22,6 +68,7 @@ def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFol
     try:
         is_other = folder.root.exists() and not folder.root.is_dir()
         has_run = folder.journal.is_dir() and any(folder.journal.iterdir())
+        is_fresh = was_never_begun(folder) and folder.experiment.read_bytes() == experiment_text.encode()
         has_something = folder.root.is_dir() and any(folder.root.iterdir())
     except OSError as error:
         raise RunFolderError(
@@ -29,6 +76,8 @@ def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFol
         ) from error
     if is_other:
         raise RunFolderError(f"{root}: is a file, not a folder; give an empty or new folder with --run-dir")
+    if is_fresh:
+        has_run = has_something = resume = False
     if resume and not has_run:
         raise RunFolderError(f"{root}: there is no run here to resume (no journal/)")
     if has_run and not resume:

@@ -33,7 +33,7 @@ from hpcsched.driver.addresses import addresses_towards
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.control import take_controls
 from hpcsched.driver.deadline import limits
-from hpcsched.driver.folder import make_run_folder
+from hpcsched.driver.folder import Start, make_run_folder, read_start, was_never_begun, write_start
 from hpcsched.driver.keeper import Chore, Keeper
 from hpcsched.driver.loop import Loop, reserve_s, write_private
 from hpcsched.driver.measured import profile_document, scaling_note
@@ -45,7 +45,7 @@ from hpcsched.driver.roles import SEARCH, Roles
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.sealer import Sealer
 from hpcsched.driver.setup import set_up_nodes
-from hpcsched.driver.signals import Signals
+from hpcsched.driver.signals import Signals, StartInterrupted
 from hpcsched.driver.whereabouts import meant, must_move, run_on_node, run_words
 from hpcsched.errors import (
     AllocationError,
@@ -63,6 +63,7 @@ from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
+from hpcsched.launch.orphans import end_orphans
 from hpcsched.launch.probe import Probed, local_machine, probe_machine, step_gpus_of
 from hpcsched.launchspec import Channel
 from hpcsched.runfolder import RunFolder
@@ -112,7 +113,9 @@ def run_experiment(
     roles: Roles = SEARCH,
 ) -> Result:
     """Run (or go on with) one experiment to its end. Raises InputError before anything has been started."""
-    spec, root = _spec_and_folder(request)
+    asked = request
+    spec, root, start = _spec_and_folder(request)
+    request = msgspec.structs.replace(request, resume=start is None)
     allocation = read_allocation(environ, run_command, hostname=socket.gethostname())
     local = _is_local(spec, allocation)
     if local:
@@ -126,15 +129,54 @@ def run_experiment(
     if allocation is not None and must_move(
         spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=_say
     ):
-        return _run_on_node(request, spec, root, allocation, environ, stream)
+        return _run_on_node(asked, spec, root, allocation, environ, stream)
     folder = make_run_folder(root, spec.text, resume=request.resume)
-    lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
-    try:
-        return _Life(
-            request, spec, settings, allocation, folder, lease, environ, stream, argv, now_unix_s, roles
-        ).run()
-    finally:
-        lease.release()
+    inbox = ib.Inbox()
+    with Signals(lambda name: inbox.put(ib.SignalCaught(meant(name, environ)))) as signals:
+        lease: Lease | None = None
+        try:
+            is_again = folder.lease.exists()
+            lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
+            if start is not None:
+                write_start(folder, start)
+            return _Life(
+                request,
+                spec,
+                settings,
+                allocation,
+                folder,
+                lease,
+                environ,
+                stream,
+                argv,
+                now_unix_s,
+                roles,
+                inbox,
+                signals,
+                is_again,
+            ).run()
+        except StartInterrupted as caught:
+            return _interrupted(folder, meant(str(caught), environ))
+        finally:
+            if lease is not None:
+                lease.release()
+
+
+def _interrupted(folder: RunFolder, name: str) -> Result:
+    """A signal has ended the start. The journal, if there is one, stands as it was."""
+    _say(
+        f"{name} while starting: nothing was started; go on with it by `hpcsched run --resume {folder.root}`"
+    )
+    if not was_never_begun(folder):
+        trouble = Sealer(folder).finish(SEAL_LIMIT_S)
+        if trouble is not None:
+            _say(
+                f"log.h5 could not be made: {trouble}. The journal is whole; `hpcsched report` makes it later"
+            )
+    return Result(
+        state=ExperimentState.SUSPENDED, exit_code=75, folder=folder, best=_best_facts(folder),
+        why=f"{name} while starting", is_told=True,
+    )  # fmt: skip
 
 
 def _run_on_node(
@@ -164,10 +206,11 @@ def _run_on_node(
     )
 
 
-def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
+def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path, Start | None]:
+    """The last is None for a run that goes on. One whose driver died before its journal had a record begins now."""
     if not request.resume:
-        spec = load_experiment(request.target, overrides=request.overrides, simulate=False)
-        return spec, request.run_dir or _new_run_dir(spec)
+        spec, start = _spec_of_file(request)
+        return spec, request.run_dir or _new_run_dir(spec), start
     if request.target.is_dir():
         root = request.target
     elif not request.target.exists():
@@ -179,6 +222,9 @@ def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
             f"--resume: which run? Give its folder: `hpcsched run --resume RUN` ({request.target} is a file)"
         )
     folder = RunFolder(root)
+    if was_never_begun(folder):
+        spec, start = _spec_of_file(request) if request.target.is_file() else _spec_of_start(request, folder)
+        return spec, root, start
     header = _first_header(folder)
     if request.target.is_file() and (given := request.target.read_text()) != header.experiment:
         lines = difflib.unified_diff(
@@ -195,8 +241,8 @@ def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
         )
     spec = load_experiment(
         folder.experiment,
-        overrides={**header.provenance.get("overrides", {}), **request.overrides},
-        folder=Path(str(header.provenance["experiment_folder"])),
+        overrides={**_start_of(header).overrides, **request.overrides},
+        folder=Path(_start_of(header).experiment_folder),
         simulate=False,
         now=header.began_at,
     )
@@ -205,7 +251,28 @@ def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path]:
             f"{folder.experiment} was changed after the run began; the journal has the original text: "
             f"`hpcsched replay {root}` still works, but a run goes on only as it began. Put the file back"
         )
-    return spec, root
+    return spec, root, None
+
+
+def _spec_of_file(request: Request) -> tuple[ExperimentSpec, Start]:
+    spec = load_experiment(request.target, overrides=request.overrides, simulate=False)
+    return spec, Start(str(spec.file.absolute().parent), request.overrides)
+
+
+def _spec_of_start(request: Request, folder: RunFolder) -> tuple[ExperimentSpec, Start]:
+    start = read_start(folder)
+    start = msgspec.structs.replace(start, overrides={**start.overrides, **request.overrides})
+    spec = load_experiment(
+        folder.experiment,
+        overrides=start.overrides,
+        folder=Path(start.experiment_folder),
+        simulate=False,
+    )
+    return spec, start
+
+
+def _start_of(header: Header) -> Start:
+    return Start(str(header.provenance["experiment_folder"]), header.provenance.get("overrides", {}))
 
 
 def _first_header(folder: RunFolder) -> Header:
@@ -306,8 +373,13 @@ class _Life:
         argv: tuple[str, ...],
         now_unix_s: float,
         roles: Roles,
+        inbox: ib.Inbox,
+        signals: Signals,
+        is_again: bool,
     ) -> None:
         self._roles = roles
+        self._signals = signals
+        self._is_again = is_again  # another driver has held this folder
         self._request = request
         self._spec = spec
         self._settings = settings
@@ -318,7 +390,7 @@ class _Life:
         self._stream = stream
         self._argv = argv
         self._now_unix_s = now_unix_s
-        self._inbox = ib.Inbox()
+        self._inbox = inbox
         self._sealer = Sealer(folder)
 
     def run(self) -> Result:
@@ -333,6 +405,10 @@ class _Life:
             keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
         )
         try:
+            if self._is_again:
+                job_id = None if self._allocation is None else self._allocation.job_id
+                for found in end_orphans(self._folder, job_id, self._environ):
+                    self._say(f"ended what an earlier driver had left: {found}")
             self._set_up_nodes()
             probed = self._probe()
             machine = probed.machine
@@ -349,8 +425,6 @@ class _Life:
             )
             launcher = self._launcher(probed)
             try:
-                for found in launcher.end_orphans() if past is not None else []:
-                    self._say(f"ended what an earlier driver had left: {found}")
                 return self._conduct(sampler, past, server, probed, channel, launcher)
             finally:
                 launcher.close()
@@ -448,6 +522,7 @@ class _Life:
         limit = limits(
             file_deadline_s=file_deadline, allocation_ends_s=ends_s, reserve_s=reserve_s(spec), chain=chain
         )
+        begun_with = read_start(self._folder) if past is None else _start_of(past.header)
         scheduler = self._roles.scheduler(self._settings, machine) if past is None else past.scheduler
         header = Header(
             life=self._lease.life,
@@ -459,22 +534,17 @@ class _Life:
             deadline_s=limit.deadline_s,
             provenance={
                 **provenance(
-                    spec.file.absolute().parent,
+                    Path(begun_with.experiment_folder),
                     machine,
                     self._slurm_version(),
                 ),
-                "experiment_folder": str(
-                    spec.file.absolute().parent
-                    if past is None
-                    else past.header.provenance["experiment_folder"]
-                ),
-                "overrides": self._request.overrides
-                if past is None
-                else past.header.provenance.get("overrides", {}),
+                "experiment_folder": begun_with.experiment_folder,
+                "overrides": begun_with.overrides,
             },
             argv=self._argv,
             earlier=() if past is None else past.ends,
         )
+        self._signals.begin_queueing()  # what comes from here on is the loop's to handle
         writer = JournalWriter(self._folder, header, durable=lambda n: self._inbox.put(ib.Durable(n)))
         screen = make_screen(machine, scheduler, spec.experiment.metric, self._stream)
         loop = Loop(
@@ -511,24 +581,23 @@ class _Life:
         else:
             first = ev.ExperimentResumed(time=now, machine=machine, deadline_s=limit.deadline_s)
             loop.redo(past.best, past.deletions)
-        with Signals(lambda name: self._inbox.put(ib.SignalCaught(meant(name, self._environ)))):
-            keeper.start()
-            try:
-                state = loop.run(first)
-                loop.wind_up()
-            finally:
-                keeper.close()
-                screen.close()
-            result = self._result(state, loop.why)
-            if loop.superseded is None:
-                result = self._say_what_was_measured(result, scheduler, writer, clock.now())
-                writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
-            complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
-            if not complete and loop.superseded is None:
-                self._say(f"the journal could not be written to its end: {writer.trouble}")
-            if loop.superseded is not None:
-                raise SupersededError(f"{self._folder.root}: {loop.superseded}")
-            self._seal()
+        keeper.start()
+        try:
+            state = loop.run(first)
+            loop.wind_up()
+        finally:
+            keeper.close()
+            screen.close()
+        result = self._result(state, loop.why)
+        if loop.superseded is None:
+            result = self._say_what_was_measured(result, scheduler, writer, clock.now())
+            writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
+        complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
+        if not complete and loop.superseded is None:
+            self._say(f"the journal could not be written to its end: {writer.trouble}")
+        if loop.superseded is not None:
+            raise SupersededError(f"{self._folder.root}: {loop.superseded}")
+        self._seal()
         return result
 
     def _say_what_was_measured(

@@ -6,11 +6,16 @@ left the run does not begin. A resumed run does not do it again on the nodes of 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,6 +27,8 @@ from hpcsched.runfolder import RunFolder
 LIMIT_S = 3600.0
 MOST_AT_ONCE = 32
 TAIL = 1500
+GRACE_S = 3.0
+"""Between SIGTERM and SIGKILL for commands whose driver was told to end."""
 HERE = "this machine"
 
 
@@ -61,11 +68,14 @@ def set_up_nodes(
     if not todo:
         return names
 
+    running = _Running()
+
     def run(node: str) -> str:
         return _run(
             command,
             folder,
             node,
+            running,
             job_id=job_id,
             cwd=cwd,
             environ=environ,
@@ -74,7 +84,11 @@ def set_up_nodes(
         )
 
     with ThreadPoolExecutor(min(MOST_AT_ONCE, len(todo))) as pool:
-        problems = dict(zip(todo, pool.map(run, todo), strict=True))
+        try:
+            problems = dict(zip(todo, pool.map(run, todo), strict=True))
+        except BaseException:  # a signal: the pool would wait for all of them
+            running.end_all()
+            raise
     failed = {node: why for node, why in problems.items() if why}
     ready |= set(todo) - set(failed)
     left = tuple(node for node in names if node in ready)
@@ -95,6 +109,50 @@ def set_up_nodes(
     return left
 
 
+class _Running:
+    """The commands that run now. Each is a session of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = False
+        self._processes: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, argv: Sequence[str], *, limit_s: float, **options: Any) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired and OSError."""
+        with self._lock:
+            if self._ended:
+                return -signal.SIGTERM
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+            self._processes.add(process)
+        try:
+            return process.wait(limit_s)
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+            if process.poll() is None:
+                _signal(process, signal.SIGKILL)
+                process.wait()
+
+    def end_all(self) -> None:
+        """SIGTERM, which srun passes on; after a moment SIGKILL."""
+        with self._lock:
+            self._ended = True
+            processes = list(self._processes)
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+        until = time.monotonic() + GRACE_S
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+            if process.poll() is None:
+                _signal(process, signal.SIGKILL)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
 def log_file(folder: RunFolder, node: str) -> Path:
     return folder.root / f"setup-{node.replace(' ', '-')}.log"
 
@@ -103,6 +161,7 @@ def _run(
     command: str,
     folder: RunFolder,
     node: str,
+    running: _Running,
     *,
     job_id: str,
     cwd: Path,
@@ -120,20 +179,17 @@ def _run(
     log = log_file(folder, node)
     try:
         with log.open("wb") as output:
-            done = subprocess.run(
-                argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=limit_s, check=False,
-                start_new_session=True,
-            )  # fmt: skip
+            code = running.run(argv, limit_s=limit_s, env=env, cwd=cwd, stdout=output, stderr=output)
     except subprocess.TimeoutExpired:
         return f"it did not end within {limit_s:.0f} s"
     except OSError as error:
         return f"{argv[0]}: {error.strerror or error}"
-    if done.returncode == 0:
+    if code == 0:
         return ""
     with log.open("rb") as said:
         said.seek(max(0, os.fstat(said.fileno()).st_size - TAIL))
         tail = said.read().decode("utf-8", "replace").strip()
-    return f"exit code {done.returncode}" + (f": {tail}" if tail else "")
+    return f"exit code {code}" + (f": {tail}" if tail else "")
 
 
 def _read(file: Path) -> Done | None:

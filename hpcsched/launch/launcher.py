@@ -83,9 +83,5 @@ class Launcher(Protocol):
 
         To tell the supervisors by the channel is the driver's part; they get a moment to end by themselves."""
 
-    def end_orphans(self) -> list[str]:
-        """Find and end everything that an earlier driver life of this run folder left running. Blocks; returns what
-        was found, one line each."""
-
     def close(self) -> None:
         """End everything that is left. Blocks, but not for ever."""

@@ -137,11 +137,6 @@ class LocalLauncher:
                 target=self._kill, args=(launch, self._kill_grace_s), name="hpcsched-kill", daemon=True
             ).start()
 
-    def end_orphans(self) -> list[str]:
-        marks = {"HPCSCHED_RUN_DIR": str(self._folder.root)}
-        found, gone = end_marked(marks, limit_s=GONE_LIMIT_S, logs_under=self._folder.trials)
-        return [f"process {process.pid}{'' if gone else ' (may still be ending)'}" for process in found]
-
     def close(self) -> None:
         self._closing = True
         with self._lock:

@@ -40,7 +40,6 @@ from hpcsched.launch.launcher import LaunchNotice, NodeLost, NodesGone, Notify, 
 from hpcsched.launch.nodelist import expand_nodelist
 from hpcsched.launch.pace import Pace, PaceLimits
 from hpcsched.launch.probe import job_gpus_of
-from hpcsched.launch.processes import end_marked
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
 from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
 from hpcsched.launch.steps import Binding, Step, helper_step, run_mark, spare_step, trial_steps
@@ -88,7 +87,7 @@ class KillLimits(msgspec.Struct, frozen=True):
     node_s: float = 120.0
     """So long srun may wait for Slurm to declare a node dead (SlurmdTimeout, often 300 s, or sooner)."""
     close_s: float = 30.0
-    """Longest wait of `close` and `end_orphans`."""
+    """Longest wait of `close`."""
     prove_s: float = 3600.0
     """A step that Slurm still shows after so long is given up; its atoms stay out of use."""
 
@@ -277,28 +276,6 @@ class SrunLauncher:
             self._notify(StepEnded(trial_id, incarnation, 0, "nothing was launched", ()))
         else:
             self._thread(self._kill, life)
-
-    def end_orphans(self) -> list[str]:
-        mark = run_mark(str(self._folder.root))
-        end = self._clock() + self._limits.close_s
-        found: dict[str, str] = {}
-        force = False
-        while True:
-            steps = live_steps(self._job_id, self._environ)
-            mine = [step for step in steps or () if step.name.startswith(mark)]
-            if steps is not None and not mine:
-                break
-            for step in mine:
-                found[step.step_id] = f"step {step.step_id} ({step.name}) on {step.nodes}"
-                self._scancel(step.step_id, force=force)
-            if self._clock() > end:
-                why = "Slurm does not answer" if steps is None else "still there"
-                found["?"] = f"gave up after {self._limits.close_s:g} s: {why}"
-                break
-            self._wait(0.2)
-            force = True
-        processes, _ = end_marked({"HPCSCHED_RUN_DIR": str(self._folder.root)}, limit_s=5.0)
-        return [*found.values(), *(f"process {process.pid}" for process in processes)]
 
     def close(self) -> None:
         with self._lock:

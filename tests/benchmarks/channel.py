@@ -78,9 +78,6 @@ class StandIn(Launcher):
         raise AssertionError("no spares here")
 
     def note_step(self, trial_id: int, incarnation: int, step_id: str) -> None: ...
-    def end_orphans(self) -> list[str]:
-        return []
-
     def close(self) -> None: ...
 
 

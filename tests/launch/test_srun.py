@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcsched.launch.launcher import NodesGone, StepEnded, StepRefused
+from hpcsched.launch.orphans import end_orphans
 from hpcsched.launch.pace import PaceLimits
 from hpcsched.launch.srun import KillLimits
 from hpcsched.wire import RankExited, RanksStarted, SupervisorGoodbye, SupervisorHello
@@ -148,7 +149,7 @@ def test_the_next_driver_life_finds_and_ends_what_a_dead_one_left(world: World) 
         os.kill(pid, signal.SIGKILL)
     run.process.wait()
     assert all(alive(pid) for pid in pids)
-    found = world.launcher().end_orphans()
+    found = end_orphans(world.driver.folder, world.allocation.job_id, world.env)
     assert any(hellos[0].step_id in line for line in found), found
     wait_until(lambda: not any(alive(pid) for pid in pids), "the ranks are gone")
     assert world.live_steps() == []
@@ -173,7 +174,7 @@ def test_end_orphans_leaves_other_experiments_alone(world: World, tmp_path: Path
     started = world.driver.one(RanksStarted)
     with driver_in(tmp_path / "other") as other:
         theirs = World(world.env, world.allocation, world.nodes, world.gpus, other)
-        assert theirs.launcher().end_orphans() == []
+        assert end_orphans(theirs.driver.folder, theirs.allocation.job_id, theirs.env) == []
     assert alive(started.pids[0])
 
 
