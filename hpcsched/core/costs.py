@@ -13,7 +13,8 @@ class Costs:
     """Measured seconds, as running percentiles.
 
     Warm starts (from spares) cost a fraction of cold ones. Once there was one, the next starts are expected to be warm,
-    too, and cold ones do not count any more. `expected_s`: a profile's seconds of a start by size, until one was measured.
+    too, and cold ones do not count any more. `expected_s`: a profile's seconds of a start by size; at a size at which none was measured
+    yet they say how much more or less it takes than where one was.
     """
 
     __slots__ = (
@@ -69,10 +70,18 @@ class Costs:
         return self._setups
 
     def setup_s(self, size: int) -> float | None:
-        """p90 at this size, else at the nearest size measured (the larger of two); None before the first start (or a profile's
-        at the nearest of its sizes)."""
-        if self._setups_by_size:
-            return self._setups_by_size[_nearest(self._setups_by_size, size)].value()
+        """p90 at this size, else at the nearest size measured (the larger of two), in proportion to a profile's seconds at
+        both where there is one; None before the first start (or a profile's at the nearest of its sizes)."""
+        if not self._setups_by_size:
+            return self._expected(size)
+        nearest = _nearest(self._setups_by_size, size)
+        measured = self._setups_by_size[nearest].value()
+        here, there = self._expected(size), self._expected(nearest)
+        if nearest == size or measured is None or not here or not there:
+            return measured
+        return measured * here / there
+
+    def _expected(self, size: int) -> float | None:
         return self._expected_s[_nearest(self._expected_s, size)] if self._expected_s else None
 
     def setups_by_size_s(self) -> dict[int, float]:

@@ -48,12 +48,22 @@ class Entrance:
         "_iterations",
         "_max_iterations",
         "_setups",
+        "_unknown_s",
         "_warm",
         "longest_s",
     )
 
-    def __init__(self, *, eta: int, max_iterations: int, ignore_overhead: bool) -> None:
+    def __init__(
+        self,
+        *,
+        eta: int,
+        max_iterations: int,
+        ignore_overhead: bool,
+        expected_overhead_s: float | None = None,
+    ) -> None:
+        """`expected_overhead_s`: S until a start was measured, of a profile; None: -1, as in 2020."""
         self._eta = eta
+        self._unknown_s = -1.0 if expected_overhead_s is None else expected_overhead_s
         self._max_iterations = max_iterations
         self._ignore_overhead = ignore_overhead
         self._distinct: set[float] = set()
@@ -84,11 +94,11 @@ class Entrance:
 
     @property
     def overhead_s(self) -> float:
-        """S: 90th percentile of the distinct set-up times; -1 before the first (as in 2020), 0 when ignored."""
+        """S: 90th percentile of the distinct set-up times; -1 before the first (as in 2020; or a profile's), 0 when ignored."""
         if self._ignore_overhead:
             return 0.0
         value = self._setups.value()
-        return -1.0 if value is None else value
+        return self._unknown_s if value is None else value
 
     def bound_s(self, longest_s: float | None) -> float:
         """min(eta (T' - S), R Ta), for a leader that has trained `longest_s` (None: nobody has)."""

@@ -34,8 +34,8 @@ class Ledger:
     """The atoms of one machine."""
 
     __slots__ = (
-        "_aside", "_down_nodes", "_holder", "_nodes", "_pool", "_state", "_sums", "_time", "machine", "num_down",
-        "num_free", "num_held", "num_quarantined", "num_reserved", "num_total", "num_training",
+        "_aside", "_down_nodes", "_holder", "_nodes", "_pool", "_state", "_sums", "_time", "machine", "num_changes",
+        "num_down", "num_free", "num_held", "num_quarantined", "num_reserved", "num_total", "num_training",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,8 @@ class Ledger:
         self.num_down = 0
         self.num_training = 0
         """Of the held atoms, those of RUNNING trials; kept by the engine."""
+        self.num_changes = 0
+        """How often atoms may have gone out of use or come back."""
         self._time = time
         sums = sums or AtomSeconds()
         self._sums = [sums.training, sums.restart, sums.idle, sums.quarantined, sums.down]
@@ -92,9 +94,34 @@ class Ledger:
     def node_is_down(self, atom_id: AtomId) -> bool:
         return self.machine.atoms[atom_id].node in self._down_nodes
 
+    def unusable(self) -> list[AtomId]:
+        """Atoms that are down or quarantined, or will be down when they are given back. O(atoms)."""
+        return [
+            atom.atom_id
+            for atom in self.machine.atoms
+            if self._state[atom.atom_id] is AtomState.QUARANTINED or not self.is_usable(atom.atom_id)
+        ]
+
     def find(self, size: int, *, held: Collection[AtomId] = ()) -> Placement | None:
         """A placement of `size` atoms out of the free ones and those in `held`."""
         return self._pool.find(size, held=held)
+
+    def find_after(
+        self,
+        size: int,
+        *,
+        held: Collection[AtomId],
+        given: Collection[AtomId],
+        taken: Collection[AtomId],
+    ) -> Placement | None:
+        """As `find`, once `given` (not free now) have become free and `taken` (free now) have not stayed so."""
+        self._pool.give(given)
+        self._pool.take(taken)
+        try:
+            return self._pool.find(size, held=held)
+        finally:
+            self._pool.give(taken)
+            self._pool.take(given)
 
     # ---- moves
 
@@ -144,6 +171,7 @@ class Ledger:
 
     def quarantine(self, atoms: Iterable[AtomId]) -> None:
         """HELD -> QUARANTINED; the holder is remembered."""
+        self.num_changes += 1
         for atom_id in atoms:
             assert self._state[atom_id] is AtomState.HELD, f"atom {atom_id} is {self._state[atom_id]}"
             self.num_held -= 1
@@ -152,6 +180,7 @@ class Ledger:
 
     def end_quarantine(self, atoms: Iterable[AtomId]) -> None:
         """QUARANTINED -> FREE, or DOWN; others stay as they are (word of them has come before)."""
+        self.num_changes += 1
         freed: list[AtomId] = []
         for atom_id in atoms:
             if 0 <= atom_id < self.num_total and self._state[atom_id] is AtomState.QUARANTINED:
@@ -189,6 +218,7 @@ class Ledger:
             self.num_down += 1
 
     def _look_again(self, atoms: Iterable[AtomId]) -> None:
+        self.num_changes += 1
         lost: list[AtomId] = []
         won: list[AtomId] = []
         for atom_id in atoms:

@@ -79,6 +79,7 @@ from hpcsched.core.fate import Blame, fate_of
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.core.ledger import AtomSeconds, Ledger
 from hpcsched.core.policies.registry import policy_of
+from hpcsched.core.prospects import Prospects
 from hpcsched.core.scaling import Measurements, scaling_of
 from hpcsched.core.settings import Settings
 from hpcsched.core.sizes import Sizes
@@ -142,6 +143,8 @@ class Scheduler:
         self._costs = Costs(settings.scaling.restart_s)
         self._ledger = Ledger(Machine(nodes=(), atoms=()))
         self._spans = Spans(self._ledger.machine)
+        self._prospects: tuple[Ledger, int, Prospects] | None = None
+        """With the ledger and its number of changes when it was made."""
         self._has_begun = False
         self._actions: list[Action] = []
         self._sign = 1.0 if settings.mode is Mode.MAX else -1.0
@@ -208,7 +211,25 @@ class Scheduler:
         return self._costs.setup_s(size)
 
     def scaling(self, size: int) -> float:
-        return self._scaling(size)
+        if not self._scaling.knows_distance:
+            return self._scaling(size)
+        return self._scaling(size, self._planned().nearest(size))
+
+    def planned_scaling(self, size: int, num: int) -> float:
+        if not self._scaling.knows_distance:
+            return self._scaling(size)
+        spans = self._planned().spans(size, num)
+        if not spans:
+            return self._scaling(size)
+        total = sum(self._scaling(size, span) * placed for span, placed in spans.items())
+        return total / sum(spans.values())
+
+    def _planned(self) -> Prospects:
+        known = self._prospects
+        if known is None or known[0] is not self._ledger or known[1] != self._ledger.num_changes:
+            prospects = Prospects(self._ledger.machine, self._ledger.unusable(), self._spans)
+            known = self._prospects = (self._ledger, self._ledger.num_changes, prospects)
+        return known[2]
 
     @property
     def knows_distance(self) -> bool:
@@ -216,8 +237,27 @@ class Scheduler:
 
     def speedup(self, trial: TrialView, size: int) -> float:
         """Costs one look for a placement when distance counts and `size` is not the trial's own."""
-        own = self.trials[trial.trial_id]
-        return self._scaling(size, self._span_at(own, size))
+        span = self._span_at(self.trials[trial.trial_id], size)
+        return self.scaling(size) if span is None else self._scaling(size, span)
+
+    def speedups_after(
+        self, giver: TrialView, keeps: int, taker: TrialView, size: int
+    ) -> tuple[float, float]:
+        if not self._scaling.knows_distance:
+            return self._scaling(keeps), self._scaling(size)
+        gives, takes = self.trials[giver.trial_id].atoms, self.trials[taker.trial_id].atoms
+        left = self._ledger.find(keeps, held=gives)
+        assert left is not None, "a trial can shrink on its own atoms"
+        grown = self._ledger.find_after(
+            size,
+            held=takes,
+            given=[atom_id for atom_id in gives if atom_id not in left.atoms],
+            taken=[atom_id for atom_id in left.atoms if atom_id not in gives],
+        )
+        return (
+            self._scaling(keeps, self._spans.of(left.atoms)),
+            self.scaling(size) if grown is None else self._scaling(size, self._spans.of(grown.atoms)),
+        )
 
     def _span_at(self, trial: Trial | None, size: int) -> Span | None:
         """Of the placement that the trial has, or would get now; None: it does not matter, or there are too few atoms."""

@@ -121,7 +121,15 @@ class View(Protocol):
         ...
 
     def scaling(self, size: int) -> float:
-        """s(size): assumed, from a profile, or measured; at the nearest span that so many atoms can have."""
+        """s(size): assumed, from a profile, or measured; at the span that a trial of that size gets which is alone on this
+        machine. (More atoms than are up: the best of any span.)"""
+        ...
+
+    def planned_scaling(self, size: int, num: int) -> float:
+        """s(size), the mean of `num` trials of that size which share this machine, each where placement would put it.
+
+        For plans: "n contenders on so many atoms each". Equal to `scaling(size)` where distance is not known. Looked up once it
+        was asked for; a new question costs one placement a trial."""
         ...
 
     @property
@@ -134,6 +142,12 @@ class View(Protocol):
         (out of the free atoms and its own). `scaling(size)` where that does not fit, or distance is not known.
 
         About 30 us among 10,000 atoms where distance is known: ask for the sizes in question, not for all."""
+        ...
+
+    def speedups_after(
+        self, giver: TrialView, keeps: int, taker: TrialView, size: int
+    ) -> tuple[float, float]:
+        """s of both where they would be when `giver` has shrunk to `keeps` atoms and `taker` then grows to `size` on what is free."""
         ...
 
 

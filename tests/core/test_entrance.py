@@ -61,6 +61,14 @@ def test_the_overhead_is_the_90th_percentile_of_the_distinct_set_up_times() -> N
     assert made.overhead_s == 10.0
 
 
+def test_until_a_start_was_measured_a_profiles_seconds_are_the_overhead() -> None:
+    made = Entrance(eta=4, max_iterations=100, ignore_overhead=False, expected_overhead_s=7.0)
+    assert made.overhead_s == 7.0
+    assert made.gate(time_left_s=0.0, longest_s=None).is_open
+    made.observe_setup(2.0)
+    assert made.overhead_s == 2.0
+
+
 def test_overhead_can_be_ignored() -> None:
     made = Entrance(eta=4, max_iterations=100, ignore_overhead=True)
     made.observe_setup(9.0)

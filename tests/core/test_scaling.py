@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcsched.core.enums import AtomState
 from hpcsched.core.scaling import ENOUGH, MeasuredScaling, Measurements, Point, ProfiledScaling, scaling_of
 from hpcsched.core.settings import FifoSettings, HyperSchedSettings, ScalingSettings
-from hpcsched.topology.machine import Machine, Node, atoms_of_nodes
+from hpcsched.topology.machine import AtomId, Machine, Node, atoms_of_nodes
 from hpcsched.topology.span import SPANS, Span
 from tests.support.core import Talk, settings
 
@@ -211,9 +212,90 @@ def test_a_trial_that_never_ran_on_one_atom_is_compared_where_others_have_been()
     assert scheduler.measured.at(4, Span.ISLAND) == 3.2
 
 
-def test_the_restart_costs_of_a_profile_count_until_one_was_measured() -> None:
+def test_a_plan_counts_on_the_span_that_this_machine_can_give() -> None:
+    """The profile was measured on nodes of eight; here they have four, and eight atoms lie on two of them."""
+    spans = {"island": {4: 3.8, 8: 7.0}, "switch": {8: 5.0}}
+    talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(spans=spans)), atoms=two_nodes())
+    scheduler = talk.scheduler
+    assert (scheduler.scaling(4), scheduler.scaling(8)) == (3.8, 5.0)
+    assert scheduler.scaling(9) == 7.0  # more than there are: the best of any span
+    scheduler._ledger.set_aside([AtomId(0)])
+    assert scheduler.scaling(4) == 3.8  # still a whole node
+    scheduler._ledger.node_down("b")
+    assert scheduler.scaling(3) == pytest.approx(1 + 2.8 * 2 / 3)
+
+
+def test_a_plan_for_several_counts_on_what_each_would_get() -> None:
+    """Five atoms each for three trials on two nodes of eight: the third gets three here and two there."""
+    spans = {"island": {5: 4.5}, "switch": {5: 3.0}}
+    talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(spans=spans)), atoms=two_nodes(8))
+    planned = talk.scheduler.planned_scaling
+    assert (planned(5, 1), planned(5, 2)) == (4.5, 4.5)
+    assert planned(5, 3) == pytest.approx((4.5 + 4.5 + 3.0) / 3)
+    assert planned(5, 9) == planned(5, 3)  # no more than three fit
+    flat = Talk(settings(FifoSettings(), scaling=ScalingSettings(assume="sqrt")), atoms=two_nodes(8))
+    assert flat.scheduler.planned_scaling(6, 5) == flat.scheduler.scaling(6) == 2.4
+
+
+def test_what_one_trial_gives_up_counts_where_the_other_would_grow() -> None:
+    """Both hold half of a node; when the one shrinks to an atom, the other gets three on its own node, none elsewhere."""
+    spans = {"island": {2: 1.9, 3: 2.7}, "switch": {2: 1.2, 3: 1.5}}
+    talk = Talk(
+        settings(FifoSettings(), multiple_of=1, scaling=ScalingSettings(spans=spans)), atoms=two_nodes()
+    )
+    scheduler = talk.scheduler
+    ledger = scheduler._ledger
+    for _ in range(8):
+        talk.submit()
+    first, second = scheduler.trials[0], scheduler.trials[1]
+    node_of = [atom.node for atom in talk.machine.atoms]
+    ledger.release([*first.atoms, *second.atoms])
+    first.atoms = second.atoms = ()
+    free = [atom.atom_id for atom in talk.machine.atoms if ledger.state(atom.atom_id) is AtomState.FREE]
+    assert len(free) == 2 and len({node_of[atom] for atom in free}) == 1, "the first two stood side by side"
+    side = [atom.atom_id for atom in talk.machine.atoms if atom.node == node_of[free[0]]]
+    other = next(atom for atom in side if atom not in free)
+    third = scheduler.trials[ledger.holder(other) or 0]
+    ledger.hold(first.trial_id, free)
+    first.atoms = tuple(free)
+    before = ledger.num_free
+    assert scheduler.speedups_after(first, 1, third, 2) == (1.0, 1.9)
+    assert scheduler.speedup(third, 2) == 1.9  # nothing is free: what a place of its own would give
+    assert ledger.num_free == before, "asking changes nothing"
+    ledger.check()
+
+
+def test_the_restart_costs_of_a_profile_count_until_one_was_measured_at_that_size() -> None:
     talk = Talk(settings(FifoSettings(), scaling=ScalingSettings(restart_s={1: 5.0, 4: 9.0})))
     assert (talk.scheduler.restart_cost_s(1), talk.scheduler.restart_cost_s(8)) == (5.0, 9.0)
     talk.submit()
     talk.started(0, 1.5)
-    assert talk.scheduler.restart_cost_s(8) == 1.5
+    assert talk.scheduler.restart_cost_s(1) == 1.5
+    assert talk.scheduler.restart_cost_s(8) == 1.5 * 9.0 / 5.0, "as much more as the profile says"
+
+
+def test_a_resize_is_judged_by_what_a_profile_says_of_a_start_at_its_size() -> None:
+    """A start on one atom took a second; on eight the profile has it take thirty times as long, and 40 s are left."""
+
+    def size_after(restart_s: dict[int, float]) -> int:
+        talk = Talk(
+            settings(
+                HyperSchedSettings(entrance="none"),
+                num_trials=1,
+                request_ahead=False,
+                scaling=ScalingSettings(restart_s=restart_s),
+            ),
+            atoms=two_nodes(),
+            deadline_s=47.0,
+        )
+        talk.submit()
+        talk.started(0, 1.0)
+        for iteration in range(1, 8):
+            talk.now += 1.0
+            if "PreemptTrial 0.1 resize" in talk.result(0, iteration, 0.1 * iteration):
+                talk.leaves(0)
+                break
+        return talk.scheduler.trials[0].num_atoms
+
+    assert size_after({}) == size_after({1: 1.0, 8: 2.0}) == 8
+    assert size_after({1: 1.0, 8: 39.0}) == 1

@@ -51,6 +51,7 @@ class HyperSched:
             eta=settings.reduction_factor,
             max_iterations=settings.max_iterations,
             ignore_overhead=options.ignore_overhead,
+            expected_overhead_s=profiled[min(profiled)] if (profiled := settings.scaling.restart_s) else None,
         )
         self._queue = StartQueue()
         self._rng = random.Random(settings.seed)
@@ -150,7 +151,7 @@ class HyperSched:
             desired = self._worth_most(view, trial, desired)
             if desired == size:
                 return None
-        overhead = self._entrance.overhead_s
+        overhead = self._restart_s(view, desired)
         gain = gain_of(
             speedup_now=self._speedup(view, trial, size),
             speedup_new=self._speedup(view, trial, desired),
@@ -166,6 +167,14 @@ class HyperSched:
             f"{share}: {size} -> {desired} atoms pays, {gain.after:.6g} > {self._options.margin:g} x {gain.before:.6g} "
             f"(restart {overhead:.6g} s)",
         )
+
+    def _restart_s(self, view: View, size: int) -> float:
+        """What a resize to `size` costs: S of the entrance, as in 2020; with a profile that knows it, that of the size."""
+        if view.settings.scaling.restart_s and not self._options.ignore_overhead:
+            known = view.restart_cost_s(size)
+            if known is not None:
+                return known
+        return self._entrance.overhead_s
 
     def _speedup(self, view: View, trial: TrialView, size: int) -> float:
         return float(size) if self._options.assume_linear else view.speedup(trial, size)
@@ -218,12 +227,16 @@ class HyperSched:
             return False
         best = max(others, key=lambda other: self._ranked_by.get(other.trial_id, float("-inf")))
         larger = view.sizes.floor(best.num_atoms + trial.num_atoms - desired)
+        if self._options.assume_linear:
+            after = float(desired + larger)
+        else:
+            after = sum(view.speedups_after(trial, desired, best, larger))
         return gain_of(
             speedup_now=self._speedup(view, trial, trial.num_atoms)
             + self._speedup(view, best, best.num_atoms),
-            speedup_new=self._speedup(view, trial, desired) + self._speedup(view, best, larger),
+            speedup_new=after,
             time_left_s=time_left,
-            restart_s=self._entrance.overhead_s,
+            restart_s=self._restart_s(view, larger),
             margin=self._options.margin,
         ).pays
 
