@@ -95,5 +95,10 @@ def text_of(run: Path, standing: Standing) -> str:
         f"decisions  {counts}",
         f"atoms      {status.num_atoms}; of {total:.0f} atom-seconds: {shares or 'none'}",
     ]
+    lines += [
+        f"aside      {clean_line(aside.node)} GPU {clean_line(','.join(aside.gpus))} since {duration(aside.since_s)}: "
+        f"{clean_line(aside.why)}"
+        for aside in status.aside[:8]
+    ]
     lines += [f"warning    [{note.time:.1f} s] {clean_line(note.text)}" for note in state.warnings[-5:]]
     return "\n".join(lines)

@@ -55,6 +55,8 @@ class Effects(msgspec.Struct):
     """Facts for the log that are no events."""
     extra: dict[str, float | None] | None = None
     """All metrics of a report, for the log."""
+    mismatch: tuple[AtomId, ...] = ()
+    """Atoms of one node that `events` sets aside because the supervisor there found something else than was promised."""
     restart: dict[str, float] | None = None
     """Parts of what a restart costs, in seconds, as they become known (see `restart_text`)."""
 
@@ -388,6 +390,7 @@ class Crew:
             if message.problem == "mismatch":
                 gpus = next(each.gpus for each in self.spec.nodes if each.node == message.node)
                 down = node.atoms_with(message.gpus, gpus)
+                effects.mismatch = down
                 effects.events.append(ev.MachineChanged(time=now, down=down, why=message.why))
         return self._settle(effects, now)
 

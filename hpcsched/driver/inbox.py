@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hpcsched.core.ids import TrialId
+from hpcsched.driver.aside import Kept
 
 
 class Durable(msgspec.Struct, frozen=True):
@@ -28,6 +29,14 @@ class AllocationEnds(msgspec.Struct, frozen=True):
 
 class NodeBack(msgspec.Struct, frozen=True):
     node: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """Atoms that were set aside have been looked at again."""
+
+    kept: Kept
+    why: str | None
+    """Why they cannot be used; None: they can."""
 
 
 class LeaseLost(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ from hpcsched.driver.whereabouts import meant, must_move, run_on_node, run_words
 from hpcsched.errors import (
     AllocationError,
     InputError,
+    LaunchError,
     LogError,
     RunFolderError,
     SupersededError,
@@ -78,6 +79,7 @@ CLOSE_S, STALLED_CLOSE_S = 30.0, 3.0
 CONTROL_S = 1.0
 ALLOCATION_S = 20.0
 NODES_S = 1.0
+ASIDE_S = 2.0
 """Periods of the keeper's chores."""
 
 
@@ -574,7 +576,10 @@ class _Life:
         self._lease.keep_renewing(
             lost=lambda error: self._inbox.put(ib.LeaseLost(str(error))), trouble=self._lease_trouble
         )
-        keeper = Keeper(self._chores(loop), lambda name, error: self._say(f"{name}: {error}"))
+        keeper = Keeper(
+            self._chores(loop, launcher, invented=probed.invented),
+            lambda name, error: self._say(f"{name}: {error}"),
+        )
         first: ev.Event
         if past is None:
             first = ev.ExperimentBegan(time=now, machine=machine, deadline_s=limit.deadline_s)
@@ -614,12 +619,21 @@ class _Life:
                 self._say(f"{self._folder.profile} could not be written: {error}")
         return msgspec.structs.replace(result, scaling=note.text)
 
-    def _chores(self, loop: Loop) -> list[Chore]:
+    def _chores(self, loop: Loop, launcher: Launcher, *, invented: bool) -> list[Chore]:
         def remark() -> None:
             if self._lease.record.remark != loop.stall:
                 self._lease.renew(remark=loop.stall)
 
+        def look_again() -> None:
+            for kept in loop.asides_due():
+                try:
+                    why = launcher.check(kept.node, invented=invented)
+                except LaunchError as error:
+                    why = str(error)
+                self._inbox.put(ib.Checked(kept, why))
+
         chores = [
+            Chore(name="aside", period_s=ASIDE_S, do=look_again),
             Chore(name="control", period_s=CONTROL_S, do=self._look_at_control),
             Chore(name="remark", period_s=CONTROL_S, do=remark),
             Chore(name="seal", period_s=SEAL_LOOK_S, do=self._sealer.now_and_then),

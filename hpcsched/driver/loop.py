@@ -31,6 +31,7 @@ from hpcsched.core.enums import ExperimentState, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
+from hpcsched.driver.aside import NUM_CHECKS, Aside, Kept
 from hpcsched.driver.best import publish_best
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, supervisor_peer
@@ -138,6 +139,7 @@ class Loop:
         self._warm = warm and environment_fits(spec.trial.env) is None
         self._spares = Spares(spec.launcher.spares_per_node)
         self._suspects = Suspects()
+        self._aside = Aside()
         self._timers = Timers()
         self._crews: dict[tuple[int, int], Crew] = {}
         self._pending: deque[_Pending] = deque()
@@ -156,6 +158,10 @@ class Loop:
     def down_nodes(self) -> frozenset[str]:
         """Nodes that are not used now; the keeper tries them."""
         return frozenset(self._down)
+
+    def asides_due(self) -> list[Kept]:
+        """Atoms that were set aside and are to be looked at again now. Any thread may ask."""
+        return self._aside.due(self._clock.now())
 
     @property
     def stall(self) -> str:
@@ -295,6 +301,8 @@ class Loop:
                 self._node_lost(node, why, now)
             case ib.NodeBack(node=node):
                 self._node_back(node, now)
+            case ib.Checked(kept=kept, why=why):
+                self._checked(kept, why, now)
             case ib.SignalCaught(name=name):
                 self._signal(name, now)
             case ib.AllocationEnds(at_unix_s=at_unix_s):
@@ -385,6 +393,8 @@ class Loop:
                 seq = effects.reply_to if isinstance(event, ev.ResultReported) else None
                 self._handle(event, None if seq is None else (crew, seq))
                 self._suspect(crew, event, now)
+            if effects.mismatch:
+                self._keep_aside(effects.mismatch, now)
         if effects.events:
             self._watch_nodes(crew, now, handle)
 
@@ -405,6 +415,24 @@ class Loop:
             return
         self._note(f"{node} is not used any more: {why}", now)
         self._handle(ev.MachineChanged(time=now, down=atoms, why=f"{node}: {why}"))
+
+    def _keep_aside(self, atoms: tuple[AtomId, ...], now: float) -> None:
+        """The core has been told; whether they can come back is looked at later (`asides_due`)."""
+        (node,) = self._launch_nodes(Placement(atoms))
+        next_at = self._aside.put(node, atoms, now)
+        name = f"{node.node} GPU {','.join(node.gpus)}"
+        self._note(f"{name} is set aside; {_again(next_at, now)}", now)
+
+    def _checked(self, kept: Kept, why: str | None, now: float) -> None:
+        if not self._aside.knows(kept):
+            return
+        next_at = self._aside.checked(kept, fine=why is None, now=now)
+        if why is not None:
+            self._note(f"{kept.name} stays aside: {why}; {_again(next_at, now)}", now)
+        elif kept.node.node not in self._suspects.set_aside:
+            text = f"{kept.name}: looked at again and found free and whole"
+            self._note(f"{text}; it is used again", now)
+            self._handle(ev.MachineChanged(time=now, up=kept.atoms, why=text))
 
     def _watch_nodes(self, crew: Crew, now: float, handle: bool) -> None:
         """A node whose every supervisor is silent is not used until it is heard of again."""
@@ -718,6 +746,12 @@ def _uuids_of(node: Node, gpus: tuple[str, ...]) -> tuple[str, ...]:
     known = {device.gpu: device.uuid for device in node.devices}
     uuids = tuple(uuid for gpu in gpus if (uuid := known.get(gpu)) is not None)
     return uuids if len(uuids) == len(gpus) else ()
+
+
+def _again(next_at: float | None, now: float) -> str:
+    if next_at is None:
+        return f"it has been looked at {NUM_CHECKS} times and stays aside for the rest of the run"
+    return f"it is looked at again in {next_at - now:.0f} s"
 
 
 def _reason(notice: StepEnded | StepRefused | NodesGone) -> str:

@@ -63,6 +63,11 @@ def lines_of(
             lines.append(f"{text}: {clean(why)}" if why else text)
         case ev.LaunchRefused(why=why):
             lines.append(f"trial {event.trial_id} could not be started: {clean(why)}")
+        case ev.MachineChanged(down=down, up=up, why=why):
+            for changed, what in ((down, "not used any more"), (up, "used again")):
+                if changed:
+                    place = place_in_words(machine, Placement(changed))
+                    lines.append(f"{place} is {what}: {clean(why)}")
         case ev.NodeDown(node=node, why=why):
             lines.append(f"node {node} is down: {clean(why)}")
         case ev.NodeUp(node=node):

@@ -28,6 +28,7 @@ from hpcsched.core.events import (
     DeadlineChanged,
     ExperimentBegan,
     ExperimentResumed,
+    MachineChanged,
     ResultReported,
 )
 from hpcsched.core.ids import TrialId
@@ -38,7 +39,7 @@ from hpcsched.eventlog.reader import JournalReader, read_journal
 from hpcsched.eventlog.records import End, Header, Note, Record, Step
 from hpcsched.eventlog.replay import Replayer
 from hpcsched.runfolder import RunFolder
-from hpcsched.topology.machine import Machine
+from hpcsched.topology.machine import AtomId, Machine
 
 
 class BestSoFar(msgspec.Struct, frozen=True):
@@ -50,6 +51,13 @@ class BestSoFar(msgspec.Struct, frozen=True):
     saved_s: float
     """When its checkpoint was complete."""
     published_s: float
+
+
+class Aside(msgspec.Struct, frozen=True):
+    """An atom that is not used, and since when and why."""
+
+    since_s: float
+    why: str
 
 
 class RunState:
@@ -77,6 +85,8 @@ class RunState:
         """When the core finished or suspended the experiment; None while it runs."""
         self.end: End | None = None
         """The newest life's last word; None: it lives, or died without one."""
+        self.aside: dict[AtomId, Aside] = {}
+        """Atoms that were set aside and have not come back."""
         self.warnings: list[Note] = []
         self.num_records = 0
 
@@ -153,6 +163,11 @@ class RunState:
             case ExperimentResumed():
                 self.deadline_s = event.deadline_s
                 self.over_at = None
+                self.aside.clear()
+            case MachineChanged(down=down, up=up, why=why):
+                self.aside |= dict.fromkeys(down, Aside(event.time, why))
+                for atom_id in up:
+                    self.aside.pop(atom_id, None)
             case _:
                 pass
         for holding in self._holdings.take(step, self.scheduler):

@@ -19,7 +19,7 @@ from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import ExperimentState, TrialState
 from hpcsched.eventlog.lease import Holder, Host, holder_of, this_host
 from hpcsched.eventlog.reader import require_journal
-from hpcsched.eventlog.state import RunFollower, RunState
+from hpcsched.eventlog.state import Aside, RunFollower, RunState
 from hpcsched.runfolder import RunFolder
 
 
@@ -31,6 +31,15 @@ class BestStatus(msgspec.Struct, frozen=True):
     checkpoint: str
     """Absolute path of the folder."""
     saved_s: float
+
+
+class AsideStatus(msgspec.Struct, frozen=True):
+    """GPUs of one node that are not used, and why."""
+
+    node: str
+    gpus: list[str]
+    since_s: float
+    why: str
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -47,6 +56,8 @@ class Status(msgspec.Struct, frozen=True):
     best: BestStatus | None
     counts: dict[str, int]
     atom_seconds: dict[str, float]
+    aside: list[AsideStatus]
+    """Set aside because a launch found something else than was promised, or since trials kept dying there."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -84,7 +95,22 @@ def status_of(folder: RunFolder, run: RunState, holder: Holder | None) -> Status
         best=_best_of(folder, run),
         counts=as_dict(scheduler.counts),
         atom_seconds=as_dict(scheduler.atom_seconds(run.now if run.over_at is None else run.over_at)),
+        aside=aside_of(run),
     )
+
+
+def aside_of(run: RunState) -> list[AsideStatus]:
+    """By node and reason, in the machine's order."""
+    if run.machine is None:
+        return []
+    groups: dict[tuple[str, Aside], list[str]] = {}
+    for atom_id in sorted(run.aside):
+        atom = run.machine.atoms[atom_id]
+        groups.setdefault((atom.node, run.aside[atom_id]), []).extend(atom.gpus)
+    return [
+        AsideStatus(node=node, gpus=gpus, since_s=aside.since_s, why=aside.why)
+        for (node, aside), gpus in groups.items()
+    ]
 
 
 def policy_name(run: RunState) -> str:

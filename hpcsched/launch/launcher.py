@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from hpcsched.launchspec import LaunchSpec, SpareSpec
+from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 
 
 class StepEnded(msgspec.Struct, frozen=True, tag=True):
@@ -63,7 +63,7 @@ Notify: TypeAlias = Callable[[LaunchNotice], None]
 
 
 class Launcher(Protocol):
-    """Starts and ends the supervisors of incarnations. Every method but the last two returns at once."""
+    """Starts and ends the supervisors of incarnations. Every method but the last three returns at once."""
 
     def start(self, spec: LaunchSpec) -> None:
         """Bring up the supervisors; `RunFolder.launch_file` has been written."""
@@ -82,6 +82,11 @@ class Launcher(Protocol):
         """End what is left of it; answered by StepEnded (or StepRefused) in any case, also when it had ended before.
 
         To tell the supervisors by the channel is the driver's part; they get a moment to end by themselves."""
+
+    def check(self, node: LaunchNode, *, invented: bool) -> str | None:
+        """Look again whether GPUs and cores of a node are free and whole, as a supervisor does before its ranks start. Blocks.
+
+        None: they are; else why not. Raises LaunchError where it cannot be found out now."""
 
     def close(self) -> None:
         """End everything that is left. Blocks, but not for ever."""

@@ -10,15 +10,21 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from hpcsched.errors import CommandError
+from hpcsched.launch.checks import answer_in
+from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.launcher import Notify, StepEnded, StepRefused
 from hpcsched.launch.processes import end_marked
 from hpcsched.launch.tails import tail_of
-from hpcsched.launchspec import LaunchSpec, SpareSpec
+from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 
 KILL_GRACE_S = 2.0
 """After kill(): the supervisor, told by the channel, ends by itself."""
+CHECK_LIMIT_S = 30.0
 GONE_LIMIT_S = 10.0
 """Longest wait until a SIGKILLed process is really gone."""
 
@@ -136,6 +142,21 @@ class LocalLauncher:
             threading.Thread(
                 target=self._kill, args=(launch, self._kill_grace_s), name="hpcsched-kill", daemon=True
             ).start()
+
+    def check(self, node: LaunchNode, *, invented: bool) -> str | None:
+        argv: tuple[str, ...] = (
+            self._python,
+            "-P",
+            "-m",
+            "hpcsched.launch.checks",
+            msgspec.json.encode(node).decode(),
+        )
+        argv += ("--invented",) if invented else ()
+        try:
+            text = run_command(argv, timeout_s=CHECK_LIMIT_S, env=self._environ)
+        except CommandError as error:
+            text = error.stdout
+        return answer_in(text)
 
     def close(self) -> None:
         self._closing = True

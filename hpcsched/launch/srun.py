@@ -33,7 +33,8 @@ from typing import Protocol
 import msgspec
 
 from hpcsched.errors import CommandError, LaunchError
-from hpcsched.launch.allocation import Allocation
+from hpcsched.launch.allocation import Allocation, reason_of
+from hpcsched.launch.checks import answer_in
 from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.launcher import LaunchNotice, NodeLost, NodesGone, Notify, StepEnded, StepRefused
@@ -42,11 +43,19 @@ from hpcsched.launch.pace import Pace, PaceLimits
 from hpcsched.launch.probe import job_gpus_of
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
 from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
-from hpcsched.launch.steps import Binding, Step, helper_step, run_mark, spare_step, trial_steps
+from hpcsched.launch.steps import (
+    Binding,
+    Step,
+    check_step,
+    helper_step,
+    run_mark,
+    spare_step,
+    trial_steps,
+)
 from hpcsched.launch.sweep import GONE, marks_of
 from hpcsched.launch.tails import tail_of
 from hpcsched.launch.versions import abilities_of
-from hpcsched.launchspec import LaunchSpec, SpareSpec
+from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology.machine import Machine
 
@@ -56,6 +65,7 @@ ERROR_BYTES = 8000
 """Read from the end of srun's output."""
 MAX_SWEEPS = 8
 """At once, over all incarnations."""
+CHECK_LIMIT_S = 60.0
 SCANCEL_LIMIT_S = 15.0
 """`scancel -s KILL` has been seen to hang for 12 s at a dead node."""
 
@@ -276,6 +286,18 @@ class SrunLauncher:
             self._notify(StepEnded(trial_id, incarnation, 0, "nothing was launched", ()))
         else:
             self._thread(self._kill, life)
+
+    def check(self, node: LaunchNode, *, invented: bool) -> str | None:
+        if self._binding == "slurm":
+            raise LaunchError("Slurm picks the GPUs here: no step can be told to look at these")
+        argv = check_step(
+            node, job_gpus=self._job_gpus, python=self._python, invented=invented, srun_args=self._srun_args
+        ).argv
+        try:
+            text = run_command(argv, timeout_s=CHECK_LIMIT_S, env=self._environ)
+        except CommandError as error:
+            text = error.stdout or reason_of(error)
+        return answer_in(text)
 
     def close(self) -> None:
         with self._lock:

@@ -154,6 +154,27 @@ def _supervisor_argv(
     )  # fmt: skip
 
 
+def check_step(
+    node: LaunchNode,
+    *,
+    job_gpus: Mapping[str, int],
+    python: str,
+    invented: bool = False,
+    srun_args: Sequence[str] = (),
+    srun: str = "srun",
+) -> Step:
+    """A step that looks at a node's GPUs and cores as a trial's step would see them, and ends."""
+    resources = (gpu_requests([node.node], job_gpus)[0].option,)
+    module = (
+        "hpcsched.launch.checks",
+        msgspec.json.encode(node).decode(),
+        *(("--invented",) if invented else ()),
+    )
+    name = f"{NAME_PREFIX}check"
+    argv = _supervisor_argv(srun, "overlap", (node.node,), resources, name, srun_args, python, module)
+    return Step(nodes=(node.node,), name=name, argv=argv)
+
+
 def helper_step(
     node: str, command: Sequence[str], *, name: str, srun_args: Sequence[str] = (), srun: str = "srun"
 ) -> Step:

@@ -44,9 +44,9 @@ import msgspec
 from hpcsched.channel.client import Client
 from hpcsched.errors import HpcschedError, LaunchError
 from hpcsched.launch.cgroups import count_oom_kills, oom_files
-from hpcsched.launch.devices import MismatchError, check_cores, map_devices, share_cores, visible_devices
+from hpcsched.launch.checks import check_node
+from hpcsched.launch.devices import MismatchError, share_cores
 from hpcsched.launch.environment import rank_environment
-from hpcsched.launch.gpus import check_gpus
 from hpcsched.launch.processes import descendants, kill_process
 from hpcsched.launch.tails import tail_of, tells_out_of_memory
 from hpcsched.launch.zygote import Fork, script_of
@@ -241,19 +241,15 @@ class Supervisor:
     def _check(self) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
         """(CUDA names of our GPUs, or None where they are invented; cores). Raises Refusal."""
         try:
-            cores = check_cores(self._node, sorted(os.sched_getaffinity(0)), slurm_picks=self._slurm_picks)
-            if self._spec.invented_gpus:
-                return None, cores
-            shown = visible_devices(self._environ)
-            devices = map_devices(self._node, shown, slurm_picks=self._slurm_picks)
-            self._uuids = check_gpus(
-                self._node.node,
-                self._node.gpus,
-                devices,
-                promised=() if self._slurm_picks else self._node.uuids,
+            found = check_node(
+                self._node,
+                self._environ,
+                invented=self._spec.invented_gpus,
+                slurm_picks=self._slurm_picks,
                 ours={process.pid for process in descendants(os.getpid())},
             )
-            return devices, cores
+            self._uuids = found.uuids
+            return found.devices, found.cores
         except MismatchError as error:
             raise Refusal("mismatch", str(error), error.gpus) from error
 

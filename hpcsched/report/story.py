@@ -13,8 +13,9 @@ from hpcsched.core.ids import TrialId
 from hpcsched.errors import InputError
 from hpcsched.eventlog.records import End, Note, Record, Step
 from hpcsched.eventlog.state import RunState
+from hpcsched.eventlog.status import aside_of
 from hpcsched.report.text import atoms, clean, clean_line, clean_reason, duration
-from hpcsched.topology.machine import Machine, Placement, shares_of
+from hpcsched.topology.machine import AtomId, Machine, Placement, shares_of
 
 _LEAVING = {
     PreemptReason.RESIZE: "asked to leave, to go on with other atoms",
@@ -74,6 +75,8 @@ class _Teller:
         """In a row, until now; the first has been told."""
         self._state: TrialState | None = None
         self._last_because = ""
+        self._found_wrong: set[AtomId] = set()
+        """Atoms set aside since a launch of this trial found them other than promised."""
 
     def take(self, record: Record) -> None:
         self._run.feed(record)
@@ -134,6 +137,8 @@ class _Teller:
 
     def _event(self, event: ev.Event) -> None:
         match event:
+            case ev.MachineChanged():
+                self._machine_changed(event)
             case ev.TrialSubmitted() if event.trial_id == self._trial_id:
                 self._say(event.time, None, "was submitted")
             case ev.ExperimentResumed() if self._state is not None:
@@ -162,6 +167,19 @@ class _Teller:
                 self._say(event.time, event.incarnation, *_event_in_words(event))
             case _:
                 pass
+
+    def _machine_changed(self, event: ev.MachineChanged) -> None:
+        """What is set aside while our trial is on it, and comes back later."""
+        holder = self._run.scheduler.holder
+        mine = tuple(atom_id for atom_id in event.down if holder(atom_id) == self._trial_id)
+        back = tuple(atom_id for atom_id in event.up if atom_id in self._found_wrong)
+        for chosen, words in ((mine, "is set aside"), (back, "is used again")):
+            if chosen:
+                self._tell_reports()
+                place = place_in_words(self._run.machine, Placement(chosen))
+                self._say(event.time, None, f"{place} {words}", clean_reason(event.why))
+        self._found_wrong.update(mine)
+        self._found_wrong.difference_update(back)
 
     def _action(self, action: act.Action, at: float) -> bool:
         """Whether it was about our trial."""
@@ -263,7 +281,10 @@ class _Teller:
         for atom in machine.atoms:
             number[scheduler.atom_state(atom.atom_id)] += 1
         parts = ", ".join(f"{num} {state.value}" for state, num in number.items() if num)
-        return f"of {atoms(len(machine.atoms))} there are {parts}"
+        text = f"of {atoms(len(machine.atoms))} there are {parts}"
+        for aside in aside_of(self._run)[:4]:
+            text += f"; {clean_line(aside.node)} GPU {clean_line(','.join(aside.gpus))} is set aside since {aside.since_s:.1f} s ({clean_reason(aside.why)})"
+        return text
 
 
 def _event_in_words(event: ev.Event) -> tuple[str, str]:

@@ -46,7 +46,7 @@ from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Header, Step
 from hpcsched.launch.launcher import Launcher, LaunchNotice, StepEnded
-from hpcsched.launchspec import Channel, LaunchSpec, SpareSpec
+from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import make_sampler
 from hpcsched.sim.machine import simulated_machine
@@ -66,6 +66,9 @@ class StandIn(Launcher):
         self.specs[spec.trial_id] = spec
         if len(self.specs) == self.num:
             self.all_started.set()
+
+    def check(self, node: LaunchNode, *, invented: bool) -> str | None:
+        return None
 
     def kill(self, trial_id: int, incarnation: int) -> None:
         nodes = tuple(node.node for node in self.specs[trial_id].nodes)
