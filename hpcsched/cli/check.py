@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -36,6 +35,7 @@ def command(
     from hpcsched.config.load import load_experiment
     from hpcsched.launch.allocation import read_allocation
     from hpcsched.launch.command import run_command
+    from hpcsched.launch.probe import step_gpus_of
 
     spec = load_experiment(
         file, overrides={"experiment.deadline": deadline, "launcher.kind": launcher}, simulate=False
@@ -45,7 +45,10 @@ def command(
     if spec.launcher.kind != "local":
         allocation = read_allocation(environ, run_command, hostname=socket.gethostname())
     probed = read_machine(spec, allocation, environ)
-    plan = plan_of(spec, allocation, probed.machine, now=time.time(), warnings=probed.warnings)
+    step_gpus = None if allocation is None else step_gpus_of(allocation, probed)
+    plan = plan_of(
+        spec, allocation, probed.machine, now=time.time(), warnings=probed.warnings, step_gpus=step_gpus
+    )
     typer.echo(json.dumps(plan, indent=2, default=str) if as_json else text_of(plan))
 
 
@@ -80,8 +83,11 @@ def plan_of(
     *,
     now: float,
     warnings: tuple[str, ...] = (),
+    step_gpus: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Everything that `check` prints, as one JSON-like object. Durations in seconds, moments in UNIX seconds."""
+    """Everything that `check` prints, as one JSON-like object. Durations in seconds, moments in UNIX seconds.
+
+    `step_gpus`: how many GPUs a step was shown on each node."""
     from hpcsched.config.settings import core_settings
     from hpcsched.core.sizes import Sizes
     from hpcsched.search.samplers import make_sampler
@@ -119,7 +125,11 @@ def plan_of(
         "sizes": allowed,
         "world_sizes": [size * machine.gpus_per_atom for size in allowed],
         "launches": launches_of(
-            spec, machine, sizes=sorted({allowed[0], allowed[-1]}), allocation=allocation
+            spec,
+            machine,
+            sizes=sorted({allowed[0], allowed[-1]}),
+            allocation=allocation,
+            step_gpus=step_gpus,
         ),
         "deadline": deadline_of(spec, allocation, now),
         "policy": {
@@ -173,7 +183,12 @@ def deadline_of(spec: ExperimentSpec, allocation: Allocation | None, now: float)
 
 
 def launches_of(
-    spec: ExperimentSpec, machine: Machine, *, sizes: list[int], allocation: Allocation | None
+    spec: ExperimentSpec,
+    machine: Machine,
+    *,
+    sizes: list[int],
+    allocation: Allocation | None,
+    step_gpus: Mapping[str, int] | None,
 ) -> list[dict[str, Any]]:
     """How a trial of each size would be started on an empty machine; RUN stands for the run folder."""
     from hpcsched.launchspec import LaunchNode
@@ -207,26 +222,23 @@ def launches_of(
                 "nodes": {node.node: list(node.gpus) for node in nodes},
                 "commands": []
                 if allocation is None
-                else srun_commands(spec, machine, tuple(nodes), allocation),
+                else srun_commands(spec, machine, tuple(nodes), allocation, step_gpus),
             }
         )
     return launches
 
 
 def srun_commands(
-    spec: ExperimentSpec, machine: Machine, nodes: tuple[LaunchNode, ...], allocation: Allocation
+    spec: ExperimentSpec,
+    machine: Machine,
+    nodes: tuple[LaunchNode, ...],
+    allocation: Allocation,
+    step_gpus: Mapping[str, int] | None,
 ) -> list[list[str]]:
     """The very srun command lines of trial 0's first incarnation, the run folder aside."""
-    from hpcsched.launch.probe import job_gpus_of
-    from hpcsched.launch.steps import trial_steps
-    from hpcsched.launch.versions import abilities_of
+    from hpcsched.launch.stepping import stepping_of
     from hpcsched.launchspec import Channel, LaunchSpec
 
-    # As the launcher does: what Slurm says of the job's GPUs counts before what the probe saw, and a Slurm without
-    # overlapping steps chooses the GPUs itself.
-    job_gpus = {node.name: len(node.gpus) for node in machine.nodes}
-    job_gpus |= {node: num for node, num in job_gpus_of(allocation).items() if num is not None}
-    overlap = spec.launcher.binding == "overlap" and abilities_of(allocation.version).overlap
     launch = LaunchSpec(
         trial_id=0,
         incarnation=1,
@@ -247,15 +259,8 @@ def srun_commands(
         restore_iteration=0,
         mpi=spec.launcher.mpi,
     )
-    steps = trial_steps(
-        launch,
-        binding="overlap" if overlap else "slurm",
-        job_gpus=job_gpus,
-        launch_file="RUN/trials/0/1/launch.json",
-        python=sys.executable,
-        srun_args=spec.launcher.srun_args,
-    )
-    return [list(step.argv) for step in steps]
+    stepping = stepping_of(allocation, machine, spec.launcher, step_gpus=step_gpus)
+    return [list(step.argv) for step in stepping.trial(launch, "RUN/trials/0/1/launch.json")]
 
 
 def text_of(plan: Mapping[str, Any]) -> str:

@@ -73,6 +73,10 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
         "A resize must be worth this many times its cost.",
     ),
     ("hypersched", "keep_paused"): (Flag(), "Paused trials stay for later when the entrance closes."),
+    ("hypersched", "last_resort"): (
+        OneOf(("first", "best")),
+        "Which paused trial goes on when nobody can be promoted and nobody new comes: the first created (2020), or the best.",
+    ),
     ("hypersched", "protect_leader"): (Flag(), "The leader is not paused for what it scored at an old rung."),
     ("deadline", "rho"): (
         Number(0, 1),

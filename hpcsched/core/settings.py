@@ -46,7 +46,7 @@ class FixedSplitSettings(_Policy, frozen=True, tag="fixed_split"):
 
 
 class HyperSchedSettings(_Policy, frozen=True, tag="hypersched"):
-    """Parity with the 2020 program (algorithms.md section 1); the last four options improve on it."""
+    """Parity with the 2020 program (algorithms.md section 1); the last five options improve on it."""
 
     speculation: bool = True
     allocation: Literal["uniform", "top", "softmax", "random", "none"] = "uniform"
@@ -59,6 +59,9 @@ class HyperSchedSettings(_Policy, frozen=True, tag="hypersched"):
     cool_down: int = 5
     margin: float = 1.1
     keep_paused: bool = False
+    last_resort: Literal["first", "best"] = "first"
+    """Which paused trial goes on when atoms are free, nobody can be promoted and nobody new comes: the first created, as Tune's
+    scheduler did in 2020 (algorithms.md 1.7), or the one with the highest score."""
     protect_leader: bool = False
     shrink_pays: bool = False
 

@@ -40,9 +40,9 @@ from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.launcher import LaunchNotice, NodeLost, NodesGone, Notify, StepEnded, StepRefused
 from hpcsched.launch.nodelist import expand_nodelist
 from hpcsched.launch.pace import Pace, PaceLimits
-from hpcsched.launch.probe import job_gpus_of
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
 from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
+from hpcsched.launch.stepping import SteppingTable, stepping_of
 from hpcsched.launch.steps import (
     Binding,
     Step,
@@ -50,11 +50,9 @@ from hpcsched.launch.steps import (
     helper_step,
     run_mark,
     spare_step,
-    trial_steps,
 )
 from hpcsched.launch.sweep import GONE, marks_of
 from hpcsched.launch.tails import tail_of
-from hpcsched.launch.versions import abilities_of
 from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology.machine import Machine
@@ -70,13 +68,9 @@ SCANCEL_LIMIT_S = 15.0
 """`scancel -s KILL` has been seen to hang for 12 s at a dead node."""
 
 
-class LauncherOptions(Protocol):
+class LauncherOptions(SteppingTable, Protocol):
     """The [launcher] table of an experiment file."""
 
-    @property
-    def binding(self) -> Binding: ...
-    @property
-    def srun_args(self) -> tuple[str, ...]: ...
     @property
     def max_steps(self) -> int: ...
 
@@ -172,19 +166,13 @@ class SrunLauncher:
     ) -> None:
         self._folder = folder
         self._job_id = allocation.job_id
-        self._binding: Binding = table.binding
-        if table.binding == "overlap" and not abilities_of(allocation.version).overlap:
+        self._stepping = stepping_of(allocation, machine, table, step_gpus=step_gpus, python=python)
+        if self._stepping.binding != table.binding:
             log.warning(
                 "Slurm %s is older than 22.05: steps cannot share GPUs, so Slurm picks them",
                 allocation.version,
             )
-            self._binding = "slurm"
-        self._srun_args = table.srun_args
         self._max_steps = table.max_steps
-        told = job_gpus_of(allocation)
-        self._job_gpus = {node.name: len(node.gpus) for node in machine.nodes}
-        self._job_gpus.update({node: num for node, num in told.items() if num is not None})
-        self._job_gpus.update(step_gpus or {})
         self._node_memory_mb: dict[str, int | None] = {}
         for atom in machine.atoms:
             before = self._node_memory_mb.get(atom.node, 0)
@@ -195,7 +183,6 @@ class SrunLauncher:
             "HPCSCHED_RUN_DIR": str(folder.root),
         }
         self._notify = notify
-        self._python = python
         self._limits = limits
         self._clock = clock
         self._lock = threading.Condition()
@@ -207,20 +194,13 @@ class SrunLauncher:
     @property
     def binding(self) -> Binding:
         """What is really used: "slurm" where this Slurm is too old for "overlap"."""
-        return self._binding
+        return self._stepping.binding
 
     # ---- Launcher
 
     def start(self, spec: LaunchSpec) -> None:
         try:
-            steps = trial_steps(
-                spec,
-                binding=self._binding,
-                job_gpus=self._job_gpus,
-                launch_file=str(self._folder.launch_file(spec.trial_id, spec.incarnation)),
-                python=self._python,
-                srun_args=self._srun_args,
-            )
+            steps = self._stepping.trial(spec, str(self._folder.launch_file(spec.trial_id, spec.incarnation)))
         except LaunchError as error:
             self._notify(StepRefused(spec.trial_id, spec.incarnation, str(error), 60.0, "site"))
             return
@@ -232,11 +212,11 @@ class SrunLauncher:
         file = self._folder.spare_file(spec.number)
         step = spare_step(
             spec,
-            job_gpus=self._job_gpus,
+            job_gpus=self._stepping.job_gpus,
             memory_mb=self._node_memory_mb.get(spec.node),
             spare_file=str(file),
-            python=self._python,
-            srun_args=self._srun_args,
+            python=self._stepping.python,
+            srun_args=self._stepping.srun_args,
         )
         self._begin(_Life((spec.number, 0), [_StepRun(step, file.with_suffix(".srun.log"))]))
 
@@ -288,10 +268,14 @@ class SrunLauncher:
             self._thread(self._kill, life)
 
     def check(self, node: LaunchNode, *, invented: bool) -> str | None:
-        if self._binding == "slurm":
+        if self._stepping.binding == "slurm":
             raise LaunchError("Slurm picks the GPUs here: no step can be told to look at these")
         argv = check_step(
-            node, job_gpus=self._job_gpus, python=self._python, invented=invented, srun_args=self._srun_args
+            node,
+            job_gpus=self._stepping.job_gpus,
+            python=self._stepping.python,
+            invented=invented,
+            srun_args=self._stepping.srun_args,
         ).argv
         try:
             text = run_command(argv, timeout_s=CHECK_LIMIT_S, env=self._environ)
@@ -466,9 +450,17 @@ class SrunLauncher:
 
     def _sweep_node(self, run: _StepRun, node: str) -> bool:
         ids = map(str, run.mark_ids)
-        command = (self._python, "-P", "-m", "hpcsched.launch.sweep", str(self._folder.root), *ids, node)
+        command = (
+            self._stepping.python,
+            "-P",
+            "-m",
+            "hpcsched.launch.sweep",
+            str(self._folder.root),
+            *ids,
+            node,
+        )
         name = f"{run_mark(str(self._folder.root))}sweep"
-        step = helper_step(node, command, name=name, srun_args=self._srun_args)
+        step = helper_step(node, command, name=name, srun_args=self._stepping.srun_args)
         with self._sweeps:
             try:
                 said = run_command(step.argv, timeout_s=self._limits.sweep_s, env=self._environ)

@@ -58,6 +58,14 @@ def test_the_srun_commands_are_those_of_the_launcher(tmp_path: Path) -> None:
     assert "srun --overlap -N 2 -n 2" in text_of(found)
 
 
+def test_no_more_gpus_are_asked_for_than_the_probe_was_shown(tmp_path: Path) -> None:
+    """Slurm says 3 on n1, a step there is shown 1 (22.05.8, a job whose first node holds 1): so ask the launcher and check."""
+    spec = load(write_experiment(tmp_path, changed()), inside_job=True)
+    found = plan_of(spec, allocation("n0", "n1"), machine(1, 3), now=NOW, step_gpus={"n0": 1, "n1": 1})
+    assert "--gres=gpu:1" in found["launches"][0]["commands"][0]
+    assert not any("gpu:3" in word or "gpus=3" in word for word in found["launches"][1]["commands"][0])
+
+
 def test_an_old_slurm_or_the_slurm_binding_asks_for_exact_steps(tmp_path: Path) -> None:
     old = plan(tmp_path, of=machine(4), job=allocation("n0", version=(21, 8)))
     assert old["launches"][0]["commands"][0][1] == "--exact"

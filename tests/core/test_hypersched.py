@@ -86,6 +86,32 @@ def test_an_ablation_without_entrance_starts_new_trials_until_the_deadline() -> 
     )
 
 
+@pytest.mark.parametrize(("last_resort", "goes_on"), [("first", 2), ("best", 3)])
+def test_when_nobody_else_waits_the_first_paused_trial_goes_on_or_the_best(
+    last_resort: str, goes_on: int
+) -> None:
+    """Four atoms, six trials; 2 (.1) and 3 (.3) fall below the median of .9 .8 .1 .3 and make room for 4 and 5. Then an atom is free:
+    nobody can be promoted, nobody is new."""
+    given = settings(
+        hypersched(entrance="none", allocation="none", last_resort=last_resort),
+        reduction_factor=2,
+        num_trials=6,
+        request_ahead=False,
+    )
+    talk = started(Talk(given, atoms=4, deadline_s=1e6), 6)
+    for trial_id, score in enumerate((0.9, 0.8, 0.1, 0.3)):
+        talk.result(trial_id, 1, score)
+    for trial_id, score, newcomer in ((2, 0.1, 4), (3, 0.3, 5)):
+        if talk.state(trial_id) == "running":
+            talk.result(trial_id, 2, score)
+        assert talk.leaves(trial_id)[-1].startswith(f"StartTrial {newcomer}.1 on ")
+    assert [talk.state(k) for k in range(6)] == ["running"] * 2 + ["paused"] * 2 + ["starting"] * 2
+    talk.send(TrialStopRequested(1.0, 0))
+    (again,) = [said for said in talk.leaves(0) if said.startswith("StartTrial")]
+    assert again.startswith(f"StartTrial {goes_on}.2 on ")
+    assert talk.because(-1) == f"nothing else waits: the {last_resort} paused trial goes on"
+
+
 # ---- T19: cool-down
 
 

@@ -349,9 +349,9 @@ class Run:
         assert facts["metric"] == pytest.approx(limit)
 
 
-def hpcsched(*args: str) -> subprocess.CompletedProcess[str]:
+def hpcsched(*args: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "hpcsched", *args], env=clean_environ(), capture_output=True, text=True, timeout=60.0, check=False,
+        [sys.executable, "-m", "hpcsched", *args], env=clean_environ() if environ is None else dict(environ), capture_output=True, text=True, timeout=60.0, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 

@@ -59,8 +59,8 @@ class HyperSched:
         """Results until the trial may be resized, counted down below zero; only trials that hold atoms."""
         self._ranked_by: dict[TrialId, float] = {}
         """Score by which a trial is ranked when atoms are shared out: of the result before the one being handled."""
-        self._paused: list[TrialId] = []
-        """A heap by creation; entries of trials that do not wait any more are skipped when met."""
+        self._paused: list[tuple[float, TrialId]] = []
+        """A heap by creation, or best first (`last_resort`); entries of trials that do not wait any more are skipped when met."""
         self._queued: set[TrialId] = set()
         self._has_closed = False
         self._oldest: TrialView | None = None
@@ -86,13 +86,19 @@ class HyperSched:
             self._bracket.paused(trial_id)
             if trial_id not in self._queued:
                 self._queued.add(trial_id)
-                heappush(self._paused, trial_id)
+                heappush(self._paused, (self._turn(trial), trial_id))
             return
         self._bracket.resumed(trial_id)
         if trial.state is TrialState.PENDING:
             self._queue.add_interrupted(trial)
         elif trial.state is TrialState.COMPLETED:
             self._entrance.observe_training(trial.training_s)
+
+    def _turn(self, trial: TrialView) -> float:
+        """Its place among the paused ones for the last resort; smaller is earlier. A paused trial's score stays."""
+        if self._options.last_resort == "first":
+            return float(trial.trial_id)
+        return float("inf") if trial.score is None else -trial.score
 
     def _note_age(self, trial: TrialView) -> None:
         if self._oldest is None or trial.training_s > self._oldest.training_s:
@@ -308,34 +314,35 @@ class HyperSched:
         return Start(trial_id, size, because)
 
     def _resume_any(self, view: View) -> Start | None:
-        """Tune's last resort: any paused trial in order of creation, whatever its rank."""
+        """Tune's last resort: any paused trial in order of creation, whatever its rank; with `last_resort = "best"` by score."""
         too_big = []
         found: Start | None = None
         while self._paused:
-            trial_id = heappop(self._paused)
+            turn, trial_id = heappop(self._paused)
             if view.trial(trial_id).state is not TrialState.PAUSED:
                 self._queued.discard(trial_id)
                 continue
             if self._resume_size(view, trial_id) is not None:
                 self._queued.discard(trial_id)
                 self._bracket.resumed(trial_id)
-                found = self._start(view, trial_id, "nothing else waits: the first paused trial goes on")
+                which = self._options.last_resort
+                found = self._start(view, trial_id, f"nothing else waits: the {which} paused trial goes on")
                 break
-            too_big.append(trial_id)
-        for trial_id in too_big:
-            heappush(self._paused, trial_id)
+            too_big.append((turn, trial_id))
+        for entry in too_big:
+            heappush(self._paused, entry)
         return found
 
     def _has_paused(self, view: View) -> bool:
         while self._paused:
-            if view.trial(self._paused[0]).state is TrialState.PAUSED:
+            if view.trial(self._paused[0][1]).state is TrialState.PAUSED:
                 return True
-            self._queued.discard(heappop(self._paused))
+            self._queued.discard(heappop(self._paused)[1])
         return False
 
     def _drop_paused(self, view: View, gate: Gate) -> Drop | None:
         while self._paused:
-            trial_id = heappop(self._paused)
+            _, trial_id = heappop(self._paused)
             self._queued.discard(trial_id)
             if view.trial(trial_id).state is TrialState.PAUSED:
                 return Drop(trial_id, gate.because)
