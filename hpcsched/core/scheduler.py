@@ -292,6 +292,7 @@ class Scheduler:
         for trial in self.trials:
             assert (trial.state in LIVE) == (trial.trial_id in self._live), f"trial {trial.trial_id}"
             assert bool(trial.atoms) == (trial.state in LIVE), f"trial {trial.trial_id}"
+            assert not trial.reserved or trial.state in LIVE, f"trial {trial.trial_id}"
             for atom_id in trial.atoms:
                 assert self._ledger.state(atom_id) is AtomState.HELD
                 assert self._ledger.holder(atom_id) == trial.trial_id

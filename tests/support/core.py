@@ -22,6 +22,7 @@ from hpcsched.core.events import (
 )
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.settings import FifoSettings, PolicySettings, Settings, TimeoutSettings
+from hpcsched.core.view import Policy
 from hpcsched.topology.machine import AtomId, Machine
 from tests.support.virtual import NO_TIMEOUTS, machine
 
@@ -47,9 +48,16 @@ LIMITS = TimeoutSettings(
 class Talk:
     """A scheduler and a clock. Each method sends one event and returns the actions as short strings."""
 
-    def __init__(self, given: Settings, *, atoms: Machine | int = 4, deadline_s: float | None = None) -> None:
+    def __init__(
+        self,
+        given: Settings,
+        *,
+        atoms: Machine | int = 4,
+        deadline_s: float | None = None,
+        policy: Policy | None = None,
+    ) -> None:
         self.now = 0.0
-        self.scheduler = Scheduler(given)
+        self.scheduler = Scheduler(given, policy=policy)
         self.machine = machine(1, atoms) if isinstance(atoms, int) else atoms
         self.raw: list[Action] = []
         self.began = self.send(ExperimentBegan(0.0, self.machine, deadline_s))
