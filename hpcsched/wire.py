@@ -90,6 +90,23 @@ class Heartbeat(_Message, frozen=True, tag="heartbeat"):
     node: str
 
 
+class RankNow(msgspec.Struct, frozen=True, array_like=True):
+    """Where a rank is, as its supervisor sees it. `still_s`: since when it has come no further."""
+
+    rank: int
+    iteration: int
+    num_collectives: int
+    still_s: float
+    doing: Literal["stopped", "sleeps", "computes", "data"]
+
+
+class RankProgress(_Message, frozen=True, tag="progress"):
+    """Every few seconds, of the ranks that write down where they are."""
+
+    node: str
+    ranks: tuple[RankNow, ...]
+
+
 class RanksStarted(_Message, frozen=True, tag="ranks_started"):
     node: str
     pids: dict[int, int]
@@ -174,6 +191,7 @@ ToDriver: TypeAlias = (
     | SupervisorHello
     | Heartbeat
     | RanksStarted
+    | RankProgress
     | RankExited
     | SupervisorGoodbye
     | SupervisorRefuses

@@ -100,5 +100,10 @@ def text_of(run: Path, standing: Standing) -> str:
         f"{clean_line(aside.why)}"
         for aside in status.aside[:8]
     ]
+    lines += [
+        f"stalled    [{note.time:.1f} s] trial {trial_id}: {clean_line(note.text)}"
+        for trial_id, note in state.stalls.items()
+        if status.state is ExperimentState.RUNNING
+    ]
     lines += [f"warning    [{note.time:.1f} s] {clean_line(note.text)}" for note in state.warnings[-5:]]
     return "\n".join(lines)

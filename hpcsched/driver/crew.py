@@ -22,6 +22,7 @@ from hpcsched import wire
 from hpcsched.core import events as ev
 from hpcsched.core.enums import Outcome
 from hpcsched.core.ids import Incarnation, TrialId
+from hpcsched.driver.stalls import Stall, Stalls
 from hpcsched.launchspec import LaunchSpec
 from hpcsched.topology.machine import AtomId
 
@@ -57,6 +58,10 @@ class Effects(msgspec.Struct):
     """All metrics of a report, for the log."""
     mismatch: tuple[AtomId, ...] = ()
     """Atoms of one node that `events` sets aside because the supervisor there found something else than was promised."""
+    measures: dict[str, float] = msgspec.field(default_factory=dict)
+    """What the report's iteration spent its time on, for the log."""
+    stall: Stall | None = None
+    """A rank holds up the others, or does not any more."""
     restart: dict[str, float] | None = None
     """Parts of what a restart costs, in seconds, as they become known (see `restart_text`)."""
 
@@ -139,6 +144,7 @@ class Crew:
         """Of the supervisors: by then the step stands on every node."""
         self._leave_told_at: float | None = None
         self._last_save_s = 0.0
+        self._stalls = Stalls(spec.world_size)
 
     # ---- what the core wants
 
@@ -172,8 +178,14 @@ class Crew:
                 return effects
             case wire.Heartbeat(node=name):
                 return self._heartbeat(name, now)
-            case wire.RanksStarted(node=name) | wire.RankExited(node=name) if name not in self._nodes:
+            case wire.RanksStarted(node=name) | wire.RankExited(node=name) | wire.RankProgress(node=name) if (
+                name not in self._nodes
+            ):
                 return Effects()
+            case wire.RankProgress(ranks=ranks):
+                if self._leaving is not None or self._outcome is not None:
+                    return Effects()  # who is done waits for nobody
+                return Effects(stall=self._stalls.heard(ranks, now))
             case wire.RanksStarted(node=name):
                 self._nodes[name].heard_at = now
                 return Effects()
@@ -333,6 +345,7 @@ class Crew:
             ],
             reply_to=message.seq,
             extra=message.metrics,
+            measures=message.extra,
             restart={"first_iteration_s": message.time_this_iter_s} if self._num_reports == 1 else None,
         )
 

@@ -360,14 +360,28 @@ class Loop:
         now = self._clock.now()
         for note in effects.notes:
             self._note(note, now)
-        if effects.extra is not None and len(effects.extra) > 1:
+        if effects.stall is not None:
+            stall = effects.stall
+            self._append_note(
+                Note(
+                    time=now,
+                    topic="stall",
+                    text=stall.text,
+                    trial_id=crew.trial_id,
+                    incarnation=crew.incarnation,
+                    data=msgspec.to_builtins(stall),
+                )
+            )
+            self._onlooker.note(now, f"trial {crew.trial_id}: {stall.text}")
+        if effects.extra is not None and (len(effects.extra) > 1 or effects.measures):
             self._append_note(
                 Note(
                     time=now,
                     topic="metrics",
                     trial_id=crew.trial_id,
                     incarnation=crew.incarnation,
-                    data={"training_iteration": crew.last_iteration, "metrics": effects.extra},
+                    data={"training_iteration": crew.last_iteration, "metrics": effects.extra}
+                    | ({"measures": effects.measures} if effects.measures else {}),
                 )
             )
         if effects.restart is not None:

@@ -9,6 +9,7 @@ stream and tables are written in blocks: memory does not grow with results, even
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -193,6 +194,18 @@ class _Sealer:
                     _text(record.text),
                     _encode(record.data).decode(),
                 )
+                measures = record.data.get("measures")
+                if record.topic == "metrics" and isinstance(measures, dict):
+                    self._tables["measures"].add(
+                        record.time,
+                        record.trial_id,
+                        record.incarnation,
+                        record.data["training_iteration"],
+                        *(
+                            float(measures.get(name, math.nan))
+                            for name in ("samples_per_s", "data_wait", "communication", "overhead")
+                        ),
+                    )
             case _:
                 pass
 

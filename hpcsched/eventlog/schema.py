@@ -75,6 +75,35 @@ RESULTS = Table(
         Column("time_this_iter_s", "f8", "s", "duration of the iteration, as the trial measured it"),
     ),
 )
+MEASURES = Table(
+    "measures",
+    "what the iterations of torch trials spent their time on: one row a report that says so, of rank 0; NaN: not known",
+    (
+        _TIME,
+        _TRIAL_ID,
+        _INCARNATION,
+        Column("training_iteration", "i8", "iterations", "finished with this report, from 1"),
+        Column(
+            "samples_per_s",
+            "f8",
+            "1/s",
+            "trained on, over all ranks, where a sampler of the trial counts them",
+        ),
+        Column("data_wait", "f8", "", "share of the iteration in which rank 0 waited for its next batch"),
+        Column(
+            "communication",
+            "f8",
+            "",
+            "share of forward and backward in which DDP only waited for gradients, in the last step that it has timed",
+        ),
+        Column(
+            "overhead",
+            "f8",
+            "",
+            "share of the time since the last report that hpcsched took: verdicts and saves",
+        ),
+    ),
+)
 PLACEMENTS = Table(
     "placements",
     "one row for each GPU that an incarnation held, in the order in which they became free; rows of a GPU never overlap",
@@ -128,7 +157,7 @@ NOTES = Table(
         _DATA,
     ),
 )
-TABLES = (TRIALS, RESULTS, PLACEMENTS, BEST_CURVE, EVENTS, ACTIONS, NOTES)
+TABLES = (TRIALS, RESULTS, MEASURES, PLACEMENTS, BEST_CURVE, EVENTS, ACTIONS, NOTES)
 
 ROOT_ATTRIBUTES = {
     "schema_version": "version of this schema (an integer)",

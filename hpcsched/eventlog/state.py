@@ -30,6 +30,7 @@ from hpcsched.core.events import (
     ExperimentResumed,
     MachineChanged,
     ResultReported,
+    TrialExited,
 )
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
@@ -88,6 +89,8 @@ class RunState:
         self.aside: dict[AtomId, Aside] = {}
         """Atoms that were set aside and have not come back."""
         self.warnings: list[Note] = []
+        self.stalls: dict[TrialId, Note] = {}
+        """Trials in which ranks wait for one that comes no further, and what was last said of it."""
         self.num_records = 0
 
     @property
@@ -142,6 +145,12 @@ class RunState:
             case Note(topic="warning"):
                 self.warnings.append(record)
                 self.now = max(self.now, record.time)
+            case Note(topic="stall"):
+                if record.trial_id is not None:
+                    self.stalls.pop(TrialId(record.trial_id), None)
+                    if not record.data.get("over"):
+                        self.stalls[TrialId(record.trial_id)] = record
+                self.now = max(self.now, record.time)
             case Note():
                 self.now = max(self.now, record.time)
             case End():
@@ -160,7 +169,10 @@ class RunState:
                 self._saved_at[CheckpointRef(trial_id, incarnation, iteration)] = event.time
             case ExperimentBegan() | DeadlineChanged():
                 self.deadline_s = event.deadline_s
+            case TrialExited(trial_id=trial_id):
+                self.stalls.pop(trial_id, None)
             case ExperimentResumed():
+                self.stalls.clear()
                 self.deadline_s = event.deadline_s
                 self.over_at = None
                 self.aside.clear()

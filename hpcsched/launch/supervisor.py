@@ -48,16 +48,20 @@ from hpcsched.launch.checks import check_node
 from hpcsched.launch.devices import MismatchError, share_cores
 from hpcsched.launch.environment import rank_environment
 from hpcsched.launch.processes import descendants, kill_process
+from hpcsched.launch.still import Watch
 from hpcsched.launch.tails import tail_of, tells_out_of_memory
 from hpcsched.launch.zygote import Fork, script_of
 from hpcsched.launch.zygote_process import ZygoteProcess, environment_fits
 from hpcsched.launchspec import LaunchNode, LaunchSpec
+from hpcsched.progress import VARIABLE as PROGRESS
+from hpcsched.progress import Board
 from hpcsched.runfolder import RunFolder
 from hpcsched.wire import (
     FromDriver,
     Heartbeat,
     KillRanks,
     RankExited,
+    RankProgress,
     RanksStarted,
     SupervisorGoodbye,
     SupervisorHello,
@@ -73,6 +77,8 @@ GOODBYE_LIMIT_S = 10.0
 """Longest wait until the driver has the goodbye."""
 KILL_AGAIN_S = (0.005, 0.5)
 """Between two rounds of killing what is left: at first, at most."""
+PROGRESS_BEATS = 5
+"""The driver hears where the ranks are after so many heartbeats."""
 RANK_EXEC = Path(__file__).with_name("rank_exec.py")
 
 
@@ -137,6 +143,11 @@ class Supervisor:
         self._in_step = "SLURM_STEP_ID" in environ
         self._uuids: tuple[str, ...] = ()
         """Of our GPUs, where NVML tells them."""
+        self._board: Board | None = None
+        """Where ranks write how far they are."""
+        with contextlib.suppress(OSError):
+            self._board = Board(len(node.gpus))
+        self._watch = Watch()
 
     # ---- the life
 
@@ -194,10 +205,14 @@ class Supervisor:
             )
         )
         next_heartbeat = time.monotonic()
+        num_beats = 0
         while self._phase is not Phase.GONE:
             now = time.monotonic()
             if now >= next_heartbeat:
                 self._client.send(Heartbeat(*ids, node=self._node.node))
+                num_beats += 1
+                if num_beats % PROGRESS_BEATS == 0:
+                    self._tell_progress(now)
                 # After a pause of the whole machine one heartbeat is enough.
                 next_heartbeat = max(next_heartbeat + self._spec.heartbeat_s, now)
             self._watch_driver(now)
@@ -286,6 +301,8 @@ class Supervisor:
             env = rank_environment(
                 spec, node, local_rank, inherited=self._environ, devices=devices, num_cores=len(own), python_dir=virtual_env
             )  # fmt: skip
+            if self._board is not None:
+                env[PROGRESS] = self._board.path
             rank = node.first_rank + local_rank
             file = self._folder.rank_log(spec.trial_id, spec.incarnation, rank)
             try:
@@ -367,6 +384,20 @@ class Supervisor:
         )
         if code != 0 and self._phase is Phase.RUNNING:
             self._end_everything(f"rank {rank.rank} ended with code {code}")
+
+    def _tell_progress(self, now: float) -> None:
+        if self._board is None:
+            return
+        seen = [
+            self._watch.look(rank.rank, rank.pid, self._board.mark(rank.rank - self._node.first_rank), now)
+            for rank in self._ranks.values()
+            if rank.code is None
+        ]
+        ranks = tuple(each for each in seen if each is not None)
+        if ranks:
+            self._client.send(
+                RankProgress(self._spec.trial_id, self._spec.incarnation, node=self._node.node, ranks=ranks)
+            )
 
     def _watch_driver(self, now: float) -> None:
         """A driver that stays away: rank 0 notices it, too, and saves; then all ranks end."""

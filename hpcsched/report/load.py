@@ -28,7 +28,7 @@ Rows = npt.NDArray[np.void]
 class RunLog:
     """One sealed log. Tables are read when first asked for, and kept.
 
-    `trials`, `results`, `placements`, `best_curve`, `events`, `actions`, `notes`: structured arrays with the columns of the documented
+    `trials`, `results`, `measures`, `placements`, `best_curve`, `events`, `actions`, `notes`: structured arrays with the columns of the documented
     schema (`hpcsched/docs/log_schema.md`); times are seconds since the experiment began, an unknown float is NaN.
     """
 
@@ -89,6 +89,10 @@ class RunLog:
     @cached_property
     def results(self) -> Rows:
         return self.table("results")
+
+    @cached_property
+    def measures(self) -> Rows:
+        return self.table("measures")
 
     @cached_property
     def placements(self) -> Rows:

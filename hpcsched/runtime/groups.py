@@ -6,7 +6,11 @@ GPU.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from datetime import timedelta
+from types import FunctionType
+from typing import Any
 
 import msgspec
 import torch
@@ -60,7 +64,37 @@ def join_groups(place: Place) -> Groups:
     return Groups(device=device, verdicts=verdicts, saves=saves)
 
 
+def count_collectives(besides: dist.ProcessGroup) -> int:
+    """Collectives that this rank has entered, over all groups but one. May be called by any thread; costs microseconds."""
+    total = 0
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is besides:
+            continue
+        for device in group._device_types:
+            # A backend that counts nothing, or one that is being torn down.
+            with contextlib.suppress(RuntimeError, ValueError):
+                backend: Any = group._get_backend(device)  # its stub lacks the method that it has
+                total += backend._get_sequence_number_for_group()
+    return total
+
+
 def leave_groups() -> None:
-    """Destroy what is left, as at the end of a torchrun script."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    """Destroy what is left, as at the end of a torchrun script, so that whoever drops the last reference to a group joins its
+    threads.
+
+    That has to be before the interpreter ends. A gloo thread that finishes a collective may be the last to hold its tensor;
+    to give up the tensor's Python object it waits for the interpreter's lock; when the interpreter begins to end meanwhile, it
+    ends the thread that waits, inside of a C++ destructor, and the process aborts with "terminate called without an active
+    exception" (seen once in some hundred exits on a busy machine; tests/runtime/test_exit.py makes it certain).
+    """
+    if not dist.is_initialized():
+        return
+    world = dist.group.WORLD
+    dist.destroy_process_group()
+    # Functions that were defined while the group stood keep it as the default of an argument: `group=group.WORLD`.
+    functions = vars(sys.modules.get("torch.distributed.nn.functional", sys)).values()
+    for function in functions:
+        if isinstance(function, FunctionType) and function.__defaults__ is not None:
+            function.__defaults__ = tuple(
+                None if default is world else default for default in function.__defaults__
+            )

@@ -16,8 +16,10 @@ import torch
 from torch.utils.data import Sampler
 
 from hpcsched.errors import TrialError
+from hpcsched.runtime.meter import Meter
 
 _T = TypeVar("_T")
+_END = object()
 
 
 class ElasticSampler(Sampler[list[int]]):
@@ -40,6 +42,7 @@ class ElasticSampler(Sampler[list[int]]):
         world_size: int = 1,
         seed: int = 0,
         shuffle: bool = True,
+        meter: Meter | None = None,
     ) -> None:
         if (batch_size is None) == (global_batch_size is None):
             raise TrialError("sampler: give either batch_size (a rank) or global_batch_size")
@@ -54,6 +57,7 @@ class ElasticSampler(Sampler[list[int]]):
         self._world_size = world_size
         self._seed = seed
         self._shuffle = shuffle
+        self._meter = meter
         self._consumed = 0
         self._pass_ends: int | None = None
         self._cached: tuple[int, torch.Tensor] | None = None
@@ -88,9 +92,20 @@ class ElasticSampler(Sampler[list[int]]):
     def over(self, loader: Iterable[_T]) -> Iterator[_T]:
         """The batches of `loader` (whose batch_sampler this is), each counted as it is handed out."""
         self._pass_ends = self._end_of_pass()
-        for batch in loader:
+        meter = self._meter
+        if meter is not None:
+            meter.asks()
+        batches = iter(loader)
+        while (batch := next(batches, _END)) is not _END:
             self._consumed += self._global_batch
-            yield batch
+            if meter is None:
+                yield batch  # type: ignore[misc]  # not _END
+            else:
+                meter.got(self._global_batch)
+                yield batch  # type: ignore[misc]  # not _END
+                meter.asks()
+        if meter is not None:
+            meter.got(0)
         self._pass_ends = None
 
     def state_dict(self) -> dict[str, Any]:

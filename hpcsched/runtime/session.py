@@ -24,10 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from hpcsched import progress
 from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.runfolder import RunFolder
 from hpcsched.runtime.budget import SaveBudget, SaveOutcome, verdict_wait_s
 from hpcsched.runtime.driverline import DriverLine, Line, NoDriver
+from hpcsched.runtime.meter import Beat, Meter
 from hpcsched.runtime.metrics import read_metrics
 from hpcsched.runtime.place import Place
 from hpcsched.wire import CheckpointTrouble, Leaving, RankHello, Report, SavedCheckpoint
@@ -90,6 +92,11 @@ class Session(ABC):
         self._left_early = False
         self._failed = False
         self._looping = False
+        slot = progress.Slot(None if launch is None else os.environ.get(progress.VARIABLE), place.local_rank)
+        slot.phase(progress.Phase.SETUP)
+        self._slot = slot
+        self._meter = Meter(slot)
+        self._beat: Beat | None = None
 
     # ---- facts
 
@@ -155,7 +162,9 @@ class Session(ABC):
             self._inside = True
             self._reported = False
             self._iteration_began = time.monotonic()
+            self._meter.began(self._iteration + 1)
             yield self._iteration + 1
+            self._meter.at_boundary()
             self._end_iteration()
             if self._at_boundary(within=False):
                 return
@@ -194,6 +203,7 @@ class Session(ABC):
             training_iteration=self._iteration + 1,
             metrics=values,
             time_this_iter_s=self._iteration_s,
+            extra=self._meter.take(self._iteration_s, self._communication_share()),
             problems=problems,
         )
         wait_s = 0.0
@@ -201,15 +211,19 @@ class Session(ABC):
             wait_s = verdict_wait_s(
                 self._iteration_s, least_s=launch.verdict_wait_min_s, most_s=launch.verdict_wait_max_s
             )
+        self._meter.at_boundary()
         self._line.ask(report, wait_s)
+        self._meter.began(self._iteration + 1)
 
     def boundary(self) -> None:
         """Inside a long iteration, on every rank, after a step: a place where the trial may leave. Then it saves and
         ends the process with exit code 0; the next incarnation does this iteration again, with the sampler where it was."""
         if not self._inside:
             raise TrialError("trial.boundary() outside of the loop")
+        self._meter.at_boundary()
         if self._at_boundary(within=True):
             raise SystemExit(0)
+        self._meter.began(self._iteration + 1)
 
     # ---- between iterations
 
@@ -367,6 +381,7 @@ class Session(ABC):
             return
         self._over = True
         self._inside = False
+        self._meter.left()
         if self._iteration >= self._max_iterations:
             how = "completed"  # asked to leave at its very end
         self._left_early = how == "preempted"
@@ -399,6 +414,7 @@ class Session(ABC):
 
         sys.excepthook = on_uncaught
         atexit.register(self._at_exit)
+        self._beat = Beat(self._slot, self._num_collectives)
 
     def _say_failed(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -430,6 +446,9 @@ class Session(ABC):
             except BaseException:
                 sys.excepthook(*sys.exc_info())
         self._line.close()
+        self._meter.left()
+        if self._beat is not None:
+            self._beat.close()
         if self._failed:
             # Other ranks may be waiting in a collective with us; tearing groups down could wait for them.
             sys.stdout.flush()
@@ -476,6 +495,16 @@ class Session(ABC):
 
     def _take_ended_save(self) -> SaveOutcome | None:
         """How the last one in the background has ended, once."""
+        return None
+
+    # What can be measured of the ranks' talk.
+
+    def _num_collectives(self) -> int:
+        """Calls so far in which ranks wait for each other; called by another thread."""
+        return 0
+
+    def _communication_share(self) -> float | None:
+        """Share of a step in which the ranks did nothing but talk, as last measured; None: unknown."""
         return None
 
     @abstractmethod

@@ -116,6 +116,18 @@ class Tracked:
             else:
                 value.load_state_dict(tree)
 
+    def communication_share(self) -> float | None:
+        """Of the last step that DDP has timed (the first ten and then every hundredth): the share of forward and backward in
+        which nothing was computed because gradients were under way. None without DDP, or before."""
+        for value in self._objects.values():
+            if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+                times: dict[str, Any] = value._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+                hidden_s = times.get("backward_compute_comm_overlap_time", 0)
+                bare_s = max(0, times.get("backward_comm_time", 0) - hidden_s)
+                computed_s = times.get("forward_compute_time", 0) + times.get("backward_compute_time", 0)
+                return bare_s / (bare_s + computed_s) if computed_s > 0 else None
+        return None
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """Names of what is a model."""

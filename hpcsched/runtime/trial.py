@@ -29,7 +29,7 @@ from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.runtime import checkpoint
 from hpcsched.runtime.budget import SaveOutcome
 from hpcsched.runtime.driverline import Line
-from hpcsched.runtime.groups import Groups, join_groups, leave_groups
+from hpcsched.runtime.groups import Groups, count_collectives, join_groups, leave_groups
 from hpcsched.runtime.memory import available_bytes
 from hpcsched.runtime.place import Place, find_place, process_age_s
 from hpcsched.runtime.sampler import ElasticSampler
@@ -120,6 +120,7 @@ class Trial(Session):
             world_size=self.world_size,
             seed=self._seed,
             shuffle=shuffle,
+            meter=self._meter,
         )
 
     def scaling(
@@ -251,6 +252,13 @@ class Trial(Session):
             group=self._groups.saves,
         )
 
+    def _num_collectives(self) -> int:
+        """Entered in all groups but that of the saves, which a thread uses while training goes on."""
+        return count_collectives(self._groups.saves)
+
+    def _communication_share(self) -> float | None:
+        return self._tracked.communication_share()
+
     @property
     def _is_saving(self) -> bool:
         return self._saver.is_busy
@@ -264,6 +272,7 @@ class Trial(Session):
     def _leave_groups(self) -> None:
         self._saver.wait()
         leave_groups()
+        del self._groups  # the last reference to two of them: torch joins their threads
 
     def _abandon(self) -> None:
         """Groups are left as they are: to tear them down could wait for ranks that wait for us."""

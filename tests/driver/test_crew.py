@@ -355,3 +355,25 @@ def test_a_report_without_the_metric_is_told_once_with_the_names_that_it_has() -
     crew.heard(rank_hello(), 11.0)
     told = [note for seq in (1, 2) for note in crew.heard(report(seq, seq, loss=1.0, f1=0.5), 12.0).notes]
     assert told == [f'trial {T} reports f1, loss; experiment.metric is "accuracy"']
+
+
+def test_a_rank_that_the_others_wait_for_is_told_and_not_after_the_goodbye() -> None:
+    crew = make_crew(("n1", "n2"))
+    for node in ("n1", "n2"):
+        crew.heard(hello(node), 1.0)
+
+    def tells(node: str, rank: int, collectives: int, now: float) -> str | None:
+        row = wire.RankNow(rank, 4, collectives, 20.0, "sleeps")
+        effects = crew.heard(wire.RankProgress(0, 1, node=node, ranks=(row,)), now)
+        return None if effects.stall is None else effects.stall.text
+
+    numbers = [node.first_rank for node in crew.spec.nodes]
+    assert tells("n1", numbers[0], 8, 30.0) is None
+    others = [
+        wire.RankNow(rank, 4, 9, 19.0, "sleeps") for rank in range(crew.spec.world_size) if rank != numbers[0]
+    ]
+    effects = crew.heard(wire.RankProgress(0, 1, node="n2", ranks=tuple(others)), 31.0)
+    assert effects.stall is not None
+    assert effects.stall.ranks == (numbers[0],)
+    crew.heard(wire.Leaving(0, 1, "completed", 4), 40.0)
+    assert tells("n1", numbers[0], 8, 300.0) is None

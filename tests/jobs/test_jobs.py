@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from hpcsched.config.load import load_experiment
+from hpcsched.report.load import load as load_log
 from tests.support.e2e import hpcsched, job
 
 torch = pytest.importorskip("torch")
@@ -291,6 +292,10 @@ def run_small(
     assert best["training_iteration"] == 2
     assert torch.load(run.folder.best / "model.pt", weights_only=True)
     assert isinstance(best, dict)
+    measures = load_log(run.folder.root).measures
+    assert list(measures["training_iteration"]) == [1, 2]
+    assert (measures["samples_per_s"] > 0).all()
+    assert ((measures["data_wait"] >= 0) & (measures["data_wait"] <= 1)).all()
     return best
 
 

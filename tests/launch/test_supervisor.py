@@ -17,6 +17,8 @@ from hpcsched.launchspec import LaunchNode, LaunchSpec
 from hpcsched.wire import (
     Heartbeat,
     RankExited,
+    RankNow,
+    RankProgress,
     RanksStarted,
     SupervisorGoodbye,
     SupervisorHello,
@@ -263,6 +265,28 @@ def test_heartbeats_go_on_while_a_rank_trains(driver: FakeDriver, running: Runni
     spec = driver.spec(WAITS)
     running.start(driver, spec)
     driver.wait_for(Heartbeat, num=4)
+    driver.kill(spec)
+    driver.one(SupervisorGoodbye)
+
+
+def test_the_driver_hears_where_the_ranks_are(driver: FakeDriver, running: Running) -> None:
+    script = (
+        "import os, time\nfrom hpcsched.progress import Phase, Slot\n"
+        "slot = Slot(os.environ['HPCSCHED_PROGRESS'], int(os.environ['LOCAL_RANK']))\n"
+        "slot.iteration(7); slot.collectives(40 + int(os.environ['RANK'])); slot.phase(Phase.COMPUTE)\ntime.sleep(600)"
+    )
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    spec = driver.spec(script, num_ranks=2, heartbeat_s=0.05, env=env)
+    running.start(driver, spec)
+
+    def told() -> dict[int, RankNow]:
+        return {rank.rank: rank for heard in driver.all_of(RankProgress) for rank in heard.ranks}
+
+    wait_until(lambda: len(told()) == 2 and all(rank.still_s > 0 for rank in told().values()), driver.logs)
+    assert {rank.rank: (rank.iteration, rank.num_collectives) for rank in told().values()} == {
+        0: (7, 40),
+        1: (7, 41),
+    }
     driver.kill(spec)
     driver.one(SupervisorGoodbye)
 

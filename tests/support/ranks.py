@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from hpcsched.runfolder import RunFolder
 from hpcsched.wire import FromDriver, LeaveOrder, Leaving, Reply, Report
 
 T = TypeVar("T")
-TORN_DOWN = "terminate called without an active exception"
 LIMIT_S = 60.0
 
 
@@ -128,13 +126,8 @@ class Stage:
         return ranks
 
     def run(self, spec: LaunchSpec) -> list[int]:
-        """Exit codes, once all ranks have ended. What torch's own threads break in the last instant of a process, long
-        after the goodbye, is none of the trial's (and the driver's crew takes it so)."""
-        codes = [process.wait(LIMIT_S) for process in self.start(spec)]
-        return [
-            0 if code == -signal.SIGABRT and TORN_DOWN in self.log(spec, rank)[-500:] else code
-            for rank, code in enumerate(codes)
-        ]
+        """Exit codes, once all ranks have ended."""
+        return [process.wait(LIMIT_S) for process in self.start(spec)]
 
     def wait_for(self, kind: type[T], such: Callable[[T], bool] = lambda message: True) -> T:
         """The next message of that kind, from now on."""
