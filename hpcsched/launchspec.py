@@ -23,6 +23,8 @@ class LaunchNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All GPUs that the job holds there, to map indices through what the step shows."""
     uuids: tuple[str, ...] = ()
     """Of `gpus`, as the probe saw them; empty where it saw none."""
+    memory_nodes: tuple[int, ...] = ()
+    """NUMA nodes where ranks take their memory; empty: anywhere."""
 
 
 class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

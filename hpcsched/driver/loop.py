@@ -692,6 +692,7 @@ class Loop:
                     first_rank=rank,
                     job_gpus=self._nodes[share.node].gpus,
                     uuids=_uuids_of(self._nodes[share.node], share.gpus),
+                    memory_nodes=share.memory_nodes,
                 )
             )
             rank += len(share.gpus)

@@ -35,6 +35,8 @@ RANK_NAMES = frozenset(
 """Names of torchrun (torch.distributed.run, Environment Variables): an inherited one would be a lie."""
 
 
+MEMORY_NODES = "HPCSCHED_MEMORY_NODES"
+"""NUMA nodes to which a rank binds its memory before it becomes the command; [trial] env may empty it."""
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """What [launcher] interface is told to, unless the user or a module has said something else."""
 
@@ -81,6 +83,8 @@ def rank_environment(
     if spec.interface is not None:
         for name in INTERFACE_NAMES:
             env.setdefault(name, spec.interface)
+    if node.memory_nodes:
+        env[MEMORY_NODES] = ",".join(map(str, node.memory_nodes))
     env.update(spec.env)
     node_rank = [each.node for each in spec.nodes].index(node.node)
     folder = RunFolder(Path(spec.run_dir))

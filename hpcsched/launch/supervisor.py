@@ -126,7 +126,8 @@ class Supervisor:
         zygote: ZygoteProcess | None = None,
     ) -> None:
         self._spec = spec
-        self._node = node
+        # Where Slurm picks the cores, nobody knows beforehand which NUMA nodes they are of.
+        self._node = msgspec.structs.replace(node, memory_nodes=()) if slurm_picks else node
         self._environ = environ
         self._client = client
         self._slurm_picks = slurm_picks

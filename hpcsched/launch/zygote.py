@@ -34,6 +34,8 @@ from typing import Any
 
 import msgspec
 
+from hpcsched.launch.rank_exec import bind_memory
+
 PR_SET_PDEATHSIG = 1
 ADOPTED_LIMIT_S = 5.0
 """Longest wait of a new rank until its supervisor is its parent."""
@@ -200,6 +202,7 @@ def become_rank(fork: Fork) -> None:
     if fork.cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, set(fork.cores))
+    bind_memory(fork.env.get("HPCSCHED_MEMORY_NODES", ""))
     os.environ.clear()
     os.environ.update(fork.env)
     os.chdir(fork.cwd)

@@ -9,7 +9,7 @@ import msgspec
 from hpcsched.errors import AllocationError
 from hpcsched.topology.facts import NodeFacts
 from hpcsched.topology.links import GpuLinks, islands_of, parse_topo_matrix
-from hpcsched.topology.machine import Device, Machine, Node, atoms_of_nodes
+from hpcsched.topology.machine import Atom, AtomId, Device, Machine, Node, atoms_of_nodes
 from hpcsched.topology.slurmtext import NodeGrant, parse_topology_address
 
 
@@ -103,6 +103,7 @@ def assemble(
             )
         )
     machine = atoms_of_nodes(tuple(nodes), options.gpus_per_atom, source=_source(facts, rules))
+    machine = _with_memory_nodes(machine, facts, warnings)
     for node in nodes:
         num_atoms = (
             sum(atom.node == node.name for atom in machine.atoms) if len(node.cores) < len(node.gpus) else 0
@@ -122,6 +123,51 @@ def assemble(
         machine=machine,
         invented=not any(fact.gpus for fact in facts),
         warnings=_gathered(warnings),
+    )
+
+
+def _with_memory_nodes(machine: Machine, facts: Sequence[NodeFacts], warnings: list[str]) -> Machine:
+    """Each atom's NUMA nodes, on nodes that have several and where Slurm counts memory.
+
+    A bound rank cannot have the memory of other NUMA nodes, so an atom is bound only where the shares of all atoms fit into the NUMA
+    nodes that their cores lie on; where they do not (all GPUs at one socket, say), nobody is, and it is said."""
+    numa_of = {fact.node: [numa for numa in fact.numa if numa.memory_mb] for fact in facts}
+    atoms_of: dict[str, list[Atom]] = {}
+    for atom in machine.atoms:
+        atoms_of.setdefault(atom.node, []).append(atom)
+    bound: dict[AtomId, tuple[int, ...]] = {}
+    for name, atoms in atoms_of.items():
+        numas = numa_of.get(name, [])
+        if len(numas) < 2 or any(atom.memory_mb is None or not atom.cores for atom in atoms):
+            continue
+        near = {
+            atom.atom_id: {
+                numa.numa: len(shared) / len(atom.cores)
+                for numa in numas
+                if (shared := set(numa.cores).intersection(atom.cores))
+            }
+            for atom in atoms
+        }
+        wanted = {
+            numa.numa: sum((atom.memory_mb or 0) * near[atom.atom_id].get(numa.numa, 0.0) for atom in atoms)
+            for numa in numas
+        }
+        short = [numa for numa in numas if wanted[numa.numa] > (numa.memory_mb or 0)]
+        if short:
+            warnings.append(
+                f"{name}: memory is not bound to NUMA nodes: the atoms at node {short[0].numa} share "
+                f"{wanted[short[0].numa]:.0f} MB and it has {short[0].memory_mb} MB"
+            )
+            continue
+        for atom in atoms:
+            shares = near[atom.atom_id]
+            if abs(sum(shares.values()) - 1.0) < 1e-9:
+                bound[atom.atom_id] = tuple(sorted(shares))
+    return msgspec.structs.replace(
+        machine,
+        atoms=tuple(
+            msgspec.structs.replace(atom, memory_nodes=bound.get(atom.atom_id, ())) for atom in machine.atoms
+        ),
     )
 
 

@@ -59,6 +59,8 @@ class Atom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: tuple[str, ...]
     cores: tuple[int, ...]
     memory_mb: int | None = None
+    memory_nodes: tuple[int, ...] = ()
+    """NUMA nodes of its cores, where its ranks take their memory; empty: anywhere."""
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +80,7 @@ class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: tuple[str, ...]
     cores: tuple[int, ...]
     memory_mb: int | None = None
+    memory_nodes: tuple[int, ...] = ()
 
 
 class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,6 +104,9 @@ def shares_of(machine: Machine, placement: Placement) -> tuple[NodeShare, ...]:
             memory_mb=None
             if any(atom.memory_mb is None for atom in atoms)
             else sum(atom.memory_mb or 0 for atom in atoms),
+            memory_nodes=tuple(sorted({numa for atom in atoms for numa in atom.memory_nodes}))
+            if all(atom.memory_nodes for atom in atoms)
+            else (),
         )
         for node, atoms in by_node.items()
     )

@@ -14,7 +14,7 @@ import pytest
 
 from hpcsched.runfolder import RunFolder
 from tests.support.cluster import Cluster, cluster, slurmbox  # noqa: F401
-from tests.support.e2e import Job, light_job, wait_until
+from tests.support.e2e import Job, environs_of_ranks, light_job, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
@@ -61,6 +61,31 @@ def test_a_submitted_experiment_leaves_the_best_model(
     assert best_of(job)["trial_id"] == 1
     machine = json.loads((job.run_dir / "machine.json").read_text())
     assert "n1" in json.dumps(machine), machine
+
+
+def test_the_network_that_a_site_names_reaches_every_rank(
+    cluster: Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Two ranks on two nodes get the site's interface and its NCCL variables."""
+    site = SITE + 'interface = "eth0"\n[env]\nNCCL_DEBUG = "WARN"\nNCCL_IB_DISABLE = "1"\n'
+    job = light_job(
+        tmp_path, [{"step_s": 0.5}] * 2, num_atoms=None, deadline="60s", max_iterations=100_000
+    )  # fmt: skip
+    job_id = submitted(cluster, job, "--nodes", "2", "--time", "5m", "--gpus-per-node", "1", site=site)
+    ranks: dict[str, dict[str, str]] = {}
+
+    def seen() -> bool:
+        ranks.update({env["HPCSCHED_NODE"]: env for _, env in environs_of_ranks(job.run_dir)})
+        return len(ranks) == 2
+
+    wait_until(seen, lambda: f"a rank trains on each node\n{told(job)}", limit_s=120)
+    cluster.run(["scancel", job_id])
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "NCCL_IB_DISABLE")
+    assert [[env.get(name) for name in names] for env in ranks.values()] == [
+        ["eth0", "eth0", "WARN", "1"]
+    ] * 2
+    ends(cluster, job, job_id)
 
 
 def test_a_chain_goes_on_in_the_next_allocation(

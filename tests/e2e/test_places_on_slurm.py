@@ -12,9 +12,8 @@ import pytest
 from analysis.placements import launches_of, shares_of
 from hpcsched.core import events as ev
 from hpcsched.eventlog.reader import read_journal
-from hpcsched.launch.processes import marked
 from tests.support.cluster import Cluster
-from tests.support.e2e import light_job, wait_until
+from tests.support.e2e import environs_of_ranks, light_job, wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -80,13 +79,8 @@ def test_trials_on_one_host_share_no_core(tmp_path: Path, any_cluster: Cluster) 
 def cores_of_ranks(run_dir: Path) -> dict[str, dict[int, set[int]]]:
     """Host -> trial -> cores that any thread of its ranks may run on, as /proc has it."""
     cores: dict[str, dict[int, set[int]]] = {}
-    for process in marked({"HPCSCHED_RUN_DIR": str(run_dir)}):
-        folder = Path(f"/proc/{process.pid}")
-        names = dict(
-            item.split("=", 1) for item in (folder / "environ").read_text().split("\0") if "=" in item
-        )
-        if "RANK" not in names:
-            continue  # a supervisor
+    for pid, names in environs_of_ranks(run_dir):
+        folder = Path(f"/proc/{pid}")
         mine = cores.setdefault(names["HPCSCHED_NODE"], {}).setdefault(int(names["HPCSCHED_TRIAL_ID"]), set())
         for status in folder.glob("task/*/status"):
             (line,) = (

@@ -85,6 +85,40 @@ def test_ranks_that_end_well_are_told_one_by_one_and_then_goodbye(
     assert [driver.rank_log(spec, rank) for rank in (0, 1)] == ["rank 0\n", "rank 1\n"]
 
 
+MEMORY_POLICY = """
+import ctypes, os
+mode, mask = ctypes.c_int(-1), (ctypes.c_ulong * 16)()
+number = {"x86_64": 239, "aarch64": 236, "ppc64le": 260}[os.uname().machine]
+answer = ctypes.CDLL(None).syscall(number, ctypes.byref(mode), mask, ctypes.c_ulong(1024), None, 0)
+print(answer, mode.value, mask[0])
+"""
+"""What get_mempolicy(2) says: 0, the mode (2: MPOL_BIND), the NUMA nodes as bits."""
+
+
+@pytest.mark.parametrize(
+    ("memory_nodes", "env", "expected"),
+    [((0,), {}, "0 2 1\n"), ((), {}, "0 0 0\n"), ((0,), {"HPCSCHED_MEMORY_NODES": ""}, "0 0 0\n")],
+)
+def test_a_rank_takes_memory_from_the_numa_nodes_of_its_placement(
+    driver: FakeDriver,
+    running: Running,
+    memory_nodes: tuple[int, ...],
+    env: dict[str, str],
+    expected: str,
+) -> None:
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    node = LaunchNode("here", ("0",), cores, None, 0, ("0",), memory_nodes=memory_nodes)
+    spec = driver.spec(MEMORY_POLICY, nodes=(node,), env=env)
+    running.start(driver, spec)
+    driver.one(SupervisorGoodbye)
+    told = driver.rank_log(spec)
+    if told.startswith("-1"):
+        pytest.skip(
+            "this computer does not let memory policies be read (set_mempolicy is refused in some containers)"
+        )
+    assert told == expected
+
+
 def test_a_rank_sees_the_environment_of_the_contract_and_nothing_of_slurm(
     driver: FakeDriver, running: Running
 ) -> None:

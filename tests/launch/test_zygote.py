@@ -14,6 +14,7 @@ import pytest
 
 from hpcsched.launch.zygote import Fork, script_of
 from hpcsched.launch.zygote_process import ZygoteProcess, environment_fits
+from tests.launch.test_supervisor import MEMORY_POLICY
 
 PR_SET_CHILD_SUBREAPER = 36
 READY_LIMIT_S = 60.0
@@ -73,6 +74,18 @@ def test_a_forked_rank_is_a_child_of_its_supervisor_with_its_own_world(
     first, second = (tmp_path / "rank-0.log").read_text().splitlines()
     assert first == "__main__ ['--x'] 3 False True"
     assert second == f"{os.getpid()} True {tmp_path}"
+
+
+def test_a_forked_rank_takes_memory_from_the_numa_nodes_of_its_placement(
+    tmp_path: Path, subreaper: None
+) -> None:
+    zygote = zygote_with("json")
+    assert run(zygote, fork_of(tmp_path, MEMORY_POLICY, HPCSCHED_MEMORY_NODES="0")) == 0
+    zygote.close()
+    told = (tmp_path / "rank-0.log").read_text()
+    if told.startswith("-1"):
+        pytest.skip("this computer does not let memory policies be read")
+    assert told == "0 2 1\n"
 
 
 def test_exit_codes_and_tracebacks_are_those_of_the_script(tmp_path: Path, subreaper: None) -> None:

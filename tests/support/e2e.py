@@ -8,6 +8,7 @@ run.check()                          # what must hold after every run
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -31,6 +32,7 @@ from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Note, Step
 from hpcsched.eventlog.replay import replay
 from hpcsched.eventlog.status import read_status
+from hpcsched.launch.processes import marked
 from hpcsched.report.story import tell, text_of
 from hpcsched.runfolder import RunFolder
 from tests.support.cluster import Allocation
@@ -354,6 +356,18 @@ def hpcsched(*args: str, environ: Mapping[str, str] | None = None) -> subprocess
         [sys.executable, "-m", "hpcsched", *args], env=clean_environ() if environ is None else dict(environ), capture_output=True, text=True, timeout=60.0, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def environs_of_ranks(run_dir: Path) -> list[tuple[int, dict[str, str]]]:
+    """(process id, environment) of the ranks of a run that live now, as /proc has them."""
+    found = []
+    for process in marked({"HPCSCHED_RUN_DIR": str(run_dir)}):
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
+            names = dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+            if "RANK" in names:  # else a supervisor
+                found.append((process.pid, names))
+    return found
 
 
 def check_placements(folder: RunFolder) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcsched.errors import AllocationError
 from hpcsched.topology.assemble import MachineOptions, assemble
-from hpcsched.topology.facts import GpuFact, NodeFacts
-from hpcsched.topology.machine import Device, Node, atoms_of_nodes, cores_of_groups
+from hpcsched.topology.facts import GpuFact, NodeFacts, NumaFact
+from hpcsched.topology.machine import Device, Node, Placement, atoms_of_nodes, cores_of_groups, shares_of
 from hpcsched.topology.slurmtext import GpuGrant, NodeGrant
 
 MACHINES = Path(__file__).parent / "fixtures" / "machines"
@@ -51,6 +52,50 @@ def test_a_dgx_gives_atoms_with_the_cores_of_their_socket_and_whole_physical_cor
     assert node.links["0-7"] == "NV18"
     assert (node.devices[5].nics, node.devices[5].numa, node.devices[5].uuid) == (("mlx5_5",), 1, "GPU-n1-5")
     assert made.invented is False
+
+
+def with_numa(fact: NodeFacts, *memory_mb: int) -> NodeFacts:
+    """Its cores in equal parts on so many NUMA nodes."""
+    part = len(fact.cores) // len(memory_mb)
+    numa = tuple(
+        NumaFact(number, fact.cores[number * part : (number + 1) * part], mb)
+        for number, mb in enumerate(memory_mb)
+    )
+    return msgspec.structs.replace(fact, numa=numa)
+
+
+@pytest.mark.parametrize(
+    ("numa_mb", "granted_mb", "expected"),
+    [
+        ((8000, 8000), 16000, [(0,), (0,), (1,), (1,)]),
+        ((8000, 8000), None, [()] * 4),  # Slurm does not count memory: a bound trial might need more than its socket has
+        ((16000,), 16000, [()] * 4),  # one NUMA node
+        ((8000, 0), 16000, [()] * 4),  # the other has no memory of its own
+        ((4000, 12000), 16000, [()] * 4),  # the shares of two atoms do not fit on the first
+    ],
+)  # fmt: skip
+def test_atoms_take_memory_from_their_cores_numa_nodes_where_all_shares_fit(
+    numa_mb: tuple[int, ...], granted_mb: int | None, expected: list[tuple[int, ...]]
+) -> None:
+    made = assemble(
+        [with_numa(facts(), *numa_mb)], MachineOptions(), grants=grant("n1", 4, memory_mb=granted_mb)
+    )
+    assert [atom.memory_nodes for atom in made.machine.atoms] == expected
+    said = [warning for warning in made.warnings if "memory is not bound" in warning]
+    assert said == (
+        ["n1: memory is not bound to NUMA nodes: the atoms at node 0 share 8000 MB and it has 4000 MB"]
+        if numa_mb == (4000, 12000)
+        else []
+    )
+
+
+def test_a_trial_over_both_sockets_may_use_the_memory_of_both() -> None:
+    made = assemble([with_numa(facts(), 8000, 8000)], MachineOptions(), grants=grant("n1", 4))
+    atoms = [atom.atom_id for atom in made.machine.atoms]
+    assert [share.memory_nodes for share in shares_of(made.machine, Placement((atoms[0],)))] == [(0,)]
+    assert [share.memory_nodes for share in shares_of(made.machine, Placement((atoms[1], atoms[2])))] == [
+        (0, 1)
+    ]
 
 
 def test_atoms_of_two_gpus_are_nvlink_pairs_also_when_those_are_no_neighbours() -> None:
