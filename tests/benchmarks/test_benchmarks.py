@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.benchmarks import decisions, simulator
+from tests.benchmarks import decisions, placement, simulator
 
 
 def test_decisions_print_microseconds_by_number_of_trials(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,6 +16,17 @@ def test_decisions_print_microseconds_by_number_of_trials(capsys: pytest.Capture
     assert set(row) == {"20", "50"}
     assert all(value > 0 for value in row.values())
     assert "ray: not measured" in captured.err
+
+
+def test_placement_prints_wall_and_cpu_times_by_gpus(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "GPUS", (64,))
+    monkeypatch.setattr(placement, "NUM_DECISIONS", 50)
+    placement.main(["--json"])
+    row = json.loads(capsys.readouterr().out)["gpus"]["64"]
+    assert set(row) == {"median_us", "p99_us", "cpu_median_us", "cpu_p99_us", "times_yardstick"}
+    assert all(value > 0 for value in row.values())
 
 
 def test_a_peer_that_is_not_there_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
