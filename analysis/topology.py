@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from analysis.compaction import MovingScheduler, Rule
 from hpcsched.core.actions import Action, StartTrial
 from hpcsched.core.events import Event, ExperimentBegan, TrialExited
 from hpcsched.core.scheduler import Scheduler
@@ -40,7 +41,7 @@ from hpcsched.sim.simulate import WorkloadSampler
 from hpcsched.sim.world import World, WorldSettings
 from hpcsched.topology.machine import AtomId, Machine, Node, Placement, atoms_of_nodes
 from hpcsched.topology.pool import Pool
-from hpcsched.topology.span import Span, span_of
+from hpcsched.topology.span import Span, Spans, span_of
 
 START_UP_S = 0.1
 SAVE_S = 0.02
@@ -54,6 +55,16 @@ FACTORS: dict[str, dict[Span, float]] = {
     "steep": {Span.ISLAND: 1.0, Span.NODE: 0.9, Span.SWITCH: 0.5, Span.BEYOND: 0.25},
 }
 PLACEMENTS = ("topology", "first-fit", "random", "ideal", "profiled")
+
+
+RULES = {
+    "migrating": Rule(others=False),
+    "moving": Rule(),
+    "moving-w0.5": Rule(weight=0.5),
+    "moving-w0": Rule(weight=0.0),
+    "moving-first": Rule(first=1),
+    "moving-m1.25": Rule(margin=1.25),
+}
 
 
 class Setting(NamedTuple):
@@ -158,6 +169,21 @@ class PlacingScheduler(Scheduler):
         super().__init__(settings, make_pool=make_pool)
 
 
+class IdealSpans(Spans):
+    """Every placement is as near as so many atoms can be on an empty machine."""
+
+    def of(self, atoms: Collection[AtomId]) -> Span:
+        return nearest_span(len(atoms))
+
+
+class IdealScheduler(PlacingScheduler):
+    """It plans with that, too."""
+
+    def _began(self, event: ExperimentBegan) -> None:
+        super()._began(event)
+        self._spans = IdealSpans(event.machine)
+
+
 class PlacedWorld(World):
     """A world in which a trial's speed depends on where it is."""
 
@@ -227,7 +253,7 @@ def run(setting: Setting, factors_name: str, placement: str, seed: int) -> Row:
         seed=seed,
         num_trials=setting.num_trials,
         scaling=profile_of(factors, setting.num_gpus)
-        if placement == "profiled"
+        if placement in ("profiled", "ideal profiled") or placement in RULES
         else ScalingSettings(assume="linear"),
         timeouts=NO_TIMEOUTS,
     )
@@ -235,13 +261,20 @@ def run(setting: Setting, factors_name: str, placement: str, seed: int) -> Row:
         "topology": Pool,
         "ideal": Pool,
         "profiled": Pool,
+        "ideal profiled": Pool,
         "first-fit": FirstFit,
         "random": lambda each: RandomFit(each, seed),
     }
-    scheduler = PlacingScheduler(settings, make_pool[placement])
+    rule = RULES.get(placement)
+    best_case = placement in ("ideal", "ideal profiled")
+    scheduler: Scheduler = (
+        (IdealScheduler if best_case else PlacingScheduler)(settings, make_pool[placement])
+        if rule is None
+        else MovingScheduler(settings, rule)
+    )
 
     def factor_of(chosen: Placement) -> float:
-        span = nearest_span(len(chosen.atoms)) if placement == "ideal" else span_of(machine, chosen)
+        span = nearest_span(len(chosen.atoms)) if best_case else span_of(machine, chosen)
         return factors[span]
 
     world = PlacedWorld(
