@@ -3,7 +3,7 @@
 Whoever was there may be gone (a process that took long to end, a neighbour's that should not have been there), so the check that a
 launch makes before its ranks start is made again by a short step: after `FIRST_S`, then ever more seldom. A node that is fine again
 gives its atoms back. That costs the trial that finds them wrong once more a launch, so after `NUM_CHECKS` checks, however they ended, they stay
-aside for the rest of the run.
+aside until the driver is started again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import msgspec
 from hpcsched.launchspec import LaunchNode
 from hpcsched.topology.machine import AtomId
 
-FIRST_S, LONGEST_S = 10.0, 600.0
+FIRST_S, LONGEST_S = 5.0, 600.0
 NUM_CHECKS = 8
-"""10 s, 20 s, ... 600 s: over half an hour."""
+"""5 s, 10 s, ... 600 s: twenty minutes."""
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -765,7 +765,7 @@ def _uuids_of(node: Node, gpus: tuple[str, ...]) -> tuple[str, ...]:
 
 def _again(next_at: float | None, now: float) -> str:
     if next_at is None:
-        return f"it has been looked at {NUM_CHECKS} times and stays aside for the rest of the run"
+        return f"it has been looked at {NUM_CHECKS} times and stays aside until the driver is started again"
     return f"it is looked at again in {next_at - now:.0f} s"
 
 

@@ -17,6 +17,7 @@ from analysis.topology import (
     nearest_span,
     reach,
     run,
+    summary_of,
     table_of,
 )
 from hpcsched.topology.machine import AtomId
@@ -71,3 +72,25 @@ def test_the_table_pairs_by_seed() -> None:
 
     rows = [row("topology", 0, 0.5), row("topology", 1, 0.9), row("random", 1, 0.8), row("random", 0, 0.4)]
     assert "+0.1000 ± 0.0000" in table_of(rows)[-1]
+
+
+def test_the_summary_says_what_is_ours_less_the_others_and_what_restarts_cost() -> None:
+    def row(placement: str, seed: int, score: float, restarts: float) -> Row:
+        return Row(64, "usual", placement, seed, score, 10, 1.0, restarts, 0.0, 0.25)
+
+    rows = [
+        row(placement, seed, score + 0.1 * seed, restarts)
+        for placement, score, restarts in (
+            ("topology", 0.5, 0.1),
+            ("first-fit", 0.4, 0.2),
+            ("random", 0.3, 0.3),
+            ("ideal", 0.6, 0.1),
+            ("profiled", 0.55, 0.1),
+        )
+        for seed in (1, 0)
+    ]
+    (line,) = summary_of(rows)[2:]
+    assert line == (
+        "| 64 | usual: 1, 0.95, 0.8, 0.6 | 2 | 0.5500 | **+0.1000 ± 0.0000** | **+0.2000 ± 0.0000** | **+0.0500 ± 0.0000** | "
+        "**+0.1000 ± 0.0000** | 10.0 ± 0.0 % | 20.0 ± 0.0 % | 30.0 ± 0.0 % | 25.0 % |"
+    )

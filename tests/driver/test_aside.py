@@ -33,7 +33,7 @@ def test_they_are_looked_at_ever_more_seldom_and_after_so_many_times_no_more() -
         waits.append(next_at - now)
         now = next_at
         next_at = aside.checked(due(aside, now), fine=False, now=now)
-    assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0]
+    assert waits == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0]
     assert (waits[0], waits[-1], len(waits)) == (FIRST_S, LONGEST_S, NUM_CHECKS)
     assert aside.due(1e9) == []
     assert put(aside, now) is None, "should a resize have put them there again: it stays the last word"
@@ -58,7 +58,7 @@ def test_a_check_of_what_has_been_set_aside_anew_since_does_not_count() -> None:
     put(aside, 11.0)
     assert not aside.knows(old)
     assert aside.checked(old, fine=True, now=12.0) is None
-    assert due(aside, 21.0).next_at == 21.0
+    assert due(aside, 21.0).next_at == 16.0
 
 
 def test_the_name_is_for_people() -> None:

@@ -62,7 +62,7 @@ def comes_back(run: Run, gpus: Gpus, node: str | None = None) -> None:
         "is set aside\n" in story and "is used again\n" in story and "looked at again and found free" in story
     )
     notes = [note.text for note in run.notes()]
-    assert any(note.endswith("is set aside; it is looked at again in 10 s") for note in notes), notes
+    assert any(note.endswith("is set aside; it is looked at again in 5 s") for note in notes), notes
     assert any(note.endswith("it is used again") for note in notes), notes
 
 
@@ -70,7 +70,7 @@ def test_a_gpu_comes_back_when_the_stranger_has_gone(tmp_path: Path) -> None:
     gpus = Gpus(tmp_path / "nvml.json")
     gpus.show(stranger=True)
     job = light_job(
-        tmp_path, [{"step_s": 1.0, "until": 0}, {"step_s": 0.1}], num_atoms=None, deadline="10m", max_iterations=25
+        tmp_path, [{"step_s": 1.0, "until": 0}, {"step_s": 0.1}], num_atoms=None, deadline="10m", max_iterations=18
     )  # fmt: skip
     run = job.start(environ=gpus.environ | {"CUDA_VISIBLE_DEVICES": "0,1"})
     comes_back(run, gpus)
@@ -81,7 +81,7 @@ def test_in_an_allocation_a_step_looks_again(tmp_path: Path, cluster: Cluster) -
     gpus = Gpus(tmp_path / "nvml.json")
     gpus.show(stranger=True)
     job = light_job(
-        tmp_path, [{"step_s": 1.0}, {"step_s": 0.1}], num_atoms=None, deadline="10m", max_iterations=25
+        tmp_path, [{"step_s": 1.0}, {"step_s": 0.1}], num_atoms=None, deadline="10m", max_iterations=18
     )  # fmt: skip
     with cluster.allocation("-N1", f"--gres=gpu:{NUM_GPUS}", "--no-kill") as allocation:
         run = job.start(inside=allocation, environ=gpus.environ)

@@ -98,7 +98,9 @@ def running(driver: FakeDriver) -> Iterator[Running]:
         os.kill(left.pid, signal.SIGKILL)
 
 
-def launched(driver: FakeDriver, running: Running, state: dict[str, Any], **node: Any) -> None:
+def launched(
+    driver: FakeDriver, running: Running, state: dict[str, Any], *, visible: str = "0,1", **node: Any
+) -> None:
     file = driver.folder.root / "nvml.json"
     file.write_text(json.dumps(state))
     gpus = ("0", "1")
@@ -108,7 +110,7 @@ def launched(driver: FakeDriver, running: Running, state: dict[str, Any], **node
         nodes=(LaunchNode("here", gpus, cores, None, 0, gpus, **node),),
         invented_gpus=False,
     )
-    env = {"CUDA_VISIBLE_DEVICES": "0,1", "PYTHONPATH": str(FAKE), "FAKE_NVML": str(file)}
+    env = {"CUDA_VISIBLE_DEVICES": visible, "PYTHONPATH": str(FAKE), "FAKE_NVML": str(file)}
     running.start(driver, spec, env=env)
 
 
@@ -131,6 +133,24 @@ def test_ranks_start_on_free_gpus_and_where_nvml_does_not_work(
     assert driver.one(SupervisorHello).uuids == uuids
     driver.one(RanksStarted)
     assert driver.one(SupervisorGoodbye).exits == {0: 0, 1: 0}
+
+
+MIG = [{"uuid": "MIG-111"}, {"uuid": "MIG-222"}]
+
+
+def test_mig_instances_are_looked_at_by_their_uuids(driver: FakeDriver, running: Running) -> None:
+    launched(driver, running, {"devices": MIG}, visible="MIG-222,MIG-111", uuids=("MIG-222", "MIG-111"))
+    hello = driver.one(SupervisorHello)
+    assert hello.devices == hello.uuids == ("MIG-222", "MIG-111")
+    assert driver.one(SupervisorGoodbye).exits == {0: 0, 1: 0}
+
+
+def test_a_stranger_on_a_mig_instance_is_named_with_it(driver: FakeDriver, running: Running) -> None:
+    taken = MIG[1] | {"processes": [[os.getpid(), 70]]}
+    launched(driver, running, {"devices": [MIG[0], taken]}, visible="MIG-222,MIG-111")
+    refusal = driver.one(SupervisorRefuses)
+    assert refusal.gpus == ("0",)
+    assert refusal.why.startswith(f"here: GPU 0 (MIG-222): process {os.getpid()} (")
 
 
 @pytest.mark.parametrize(
