@@ -11,7 +11,8 @@ is what free and instant compaction would give at most: when it is no better tha
 moving trials about cannot pay.
 
 Machine: 8 GPUs a node in two islands of four, 4 nodes a leaf switch, one spine. Every start costs START_UP_S, every save SAVE_S.
-Differences are paired by seed. Written to DIR: topology.csv, topology.md, topology.svg.
+Differences are paired by seed. Written to DIR: topology.csv (each run), topology.md (each placement), summary.md and topology.svg (as in
+the documentation, hpcsched/docs/machine.md).
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from analysis.compaction import MovingScheduler, Rule
 from hpcsched.core.actions import Action, StartTrial
 from hpcsched.core.events import Event, ExperimentBegan, TrialExited
 from hpcsched.core.scheduler import Scheduler
@@ -41,7 +41,7 @@ from hpcsched.sim.simulate import WorkloadSampler
 from hpcsched.sim.world import World, WorldSettings
 from hpcsched.topology.machine import AtomId, Machine, Node, Placement, atoms_of_nodes
 from hpcsched.topology.pool import Pool
-from hpcsched.topology.span import Span, Spans, span_of
+from hpcsched.topology.span import Span, span_of
 
 START_UP_S = 0.1
 SAVE_S = 0.02
@@ -57,16 +57,6 @@ FACTORS: dict[str, dict[Span, float]] = {
 PLACEMENTS = ("topology", "first-fit", "random", "ideal", "profiled")
 
 
-RULES = {
-    "migrating": Rule(others=False),
-    "moving": Rule(),
-    "moving-w0.5": Rule(weight=0.5),
-    "moving-w0": Rule(weight=0.0),
-    "moving-first": Rule(first=1),
-    "moving-m1.25": Rule(margin=1.25),
-}
-
-
 class Setting(NamedTuple):
     num_gpus: int
     num_trials: int
@@ -76,7 +66,7 @@ class Setting(NamedTuple):
 
 SCALES = {
     "quick": (Setting(64, 200, 10.0, 4),),
-    "full": (Setting(64, 200, 10.0, 24), Setting(256, 400, 8.0, 12), Setting(1024, 1000, 6.0, 5)),
+    "full": (Setting(64, 200, 10.0, 40), Setting(256, 400, 8.0, 16), Setting(1024, 1000, 6.0, 8)),
 }
 
 
@@ -169,21 +159,6 @@ class PlacingScheduler(Scheduler):
         super().__init__(settings, make_pool=make_pool)
 
 
-class IdealSpans(Spans):
-    """Every placement is as near as so many atoms can be on an empty machine."""
-
-    def of(self, atoms: Collection[AtomId]) -> Span:
-        return nearest_span(len(atoms))
-
-
-class IdealScheduler(PlacingScheduler):
-    """It plans with that, too."""
-
-    def _began(self, event: ExperimentBegan) -> None:
-        super()._began(event)
-        self._spans = IdealSpans(event.machine)
-
-
 class PlacedWorld(World):
     """A world in which a trial's speed depends on where it is."""
 
@@ -253,7 +228,7 @@ def run(setting: Setting, factors_name: str, placement: str, seed: int) -> Row:
         seed=seed,
         num_trials=setting.num_trials,
         scaling=profile_of(factors, setting.num_gpus)
-        if placement in ("profiled", "ideal profiled") or placement in RULES
+        if placement == "profiled"
         else ScalingSettings(assume="linear"),
         timeouts=NO_TIMEOUTS,
     )
@@ -261,20 +236,13 @@ def run(setting: Setting, factors_name: str, placement: str, seed: int) -> Row:
         "topology": Pool,
         "ideal": Pool,
         "profiled": Pool,
-        "ideal profiled": Pool,
         "first-fit": FirstFit,
         "random": lambda each: RandomFit(each, seed),
     }
-    rule = RULES.get(placement)
-    best_case = placement in ("ideal", "ideal profiled")
-    scheduler: Scheduler = (
-        (IdealScheduler if best_case else PlacingScheduler)(settings, make_pool[placement])
-        if rule is None
-        else MovingScheduler(settings, rule)
-    )
+    scheduler = PlacingScheduler(settings, make_pool[placement])
 
     def factor_of(chosen: Placement) -> float:
-        span = nearest_span(len(chosen.atoms)) if best_case else span_of(machine, chosen)
+        span = nearest_span(len(chosen.atoms)) if placement == "ideal" else span_of(machine, chosen)
         return factors[span]
 
     world = PlacedWorld(
@@ -330,10 +298,12 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """(mean, half width of its 95 % interval by Student's t)."""
     if len(values) < 2:
         return fmean(values), float("nan")
-    # Two-sided 97.5 % points of Student's t by degrees of freedom (any table); beyond 30 the normal's.
-    table = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 7: 2.36, 11: 2.20, 15: 2.13, 23: 2.07}
+    # Two-sided 97.5 % points of Student's t by degrees of freedom (any table); beyond 120 the normal's.
+    table = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 7: 2.36, 11: 2.20, 15: 2.13, 23: 2.07, 39: 2.02}
     degrees = len(values) - 1
-    t = table.get(degrees, 1.96 if degrees > 30 else table[max(known for known in table if known <= degrees)])
+    t = table.get(
+        degrees, 1.96 if degrees > 120 else table[max(known for known in table if known <= degrees)]
+    )
     return fmean(values), t * stdev(values) / sqrt(len(values))
 
 
@@ -360,46 +330,123 @@ def table_of(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def summary_of(rows: Sequence[Row]) -> list[str]:
+    """The table of the documentation: ours less the others', paired by seed; bold where the 95 % interval leaves out 0."""
+    lines = [
+        "| GPUs | island, node, switch, beyond | seeds | score | over first fit | over random | told s(atoms, span) | compaction at best | "
+        "restarts: ours | first fit | random | first fit too far |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    by_key = {(row.num_gpus, row.factors, row.placement, row.seed): row for row in rows}
+
+    def of(num_gpus: int, factors: str, placement: str) -> list[Row]:
+        return [
+            row for key, row in by_key.items() if key[:3] == (num_gpus, factors, placement)
+        ]  # in order of seeds
+
+    def gap(num_gpus: int, factors: str, placement: str, sign: float) -> str:
+        ours = {row.seed: row.score for row in of(num_gpus, factors, "topology")}
+        mean, half = interval(
+            [sign * (ours[row.seed] - row.score) for row in of(num_gpus, factors, placement)]
+        )
+        text = f"{mean:+.4f} ± {half:.4f}"
+        return f"**{text}**" if abs(mean) > half else text
+
+    def restarts(num_gpus: int, factors: str, placement: str) -> str:
+        mean, half = interval([100.0 * row.restart_share for row in of(num_gpus, factors, placement)])
+        return f"{mean:.1f} ± {half:.1f} %"
+
+    for num_gpus, factors in dict.fromkeys((row.num_gpus, row.factors) for row in rows):
+        ours = of(num_gpus, factors, "topology")
+        far = fmean(row.avoidable_share for row in of(num_gpus, factors, "first-fit"))
+        values = ", ".join(f"{factor:g}" for factor in FACTORS[factors].values())
+        cells = [
+            str(num_gpus),
+            f"{factors}: {values}",
+            str(len(ours)),
+            f"{fmean(row.score for row in ours):.4f}",
+            gap(num_gpus, factors, "first-fit", 1.0),
+            gap(num_gpus, factors, "random", 1.0),
+            gap(num_gpus, factors, "profiled", -1.0),
+            gap(num_gpus, factors, "ideal", -1.0),
+            *(restarts(num_gpus, factors, placement) for placement in ("topology", "first-fit", "random")),
+            f"{100.0 * far:.1f} %",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+LABELS = {"topology": "topology-aware", "first-fit": "first fit", "random": "random", "ideal": "compaction at best", "profiled": "told s(atoms, span)"}  # fmt: skip
+
+
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Iterations of the best model at the deadline, relative to the topology-aware pool, by placement and size."""
+    """By number of GPUs and placement: score at the deadline less that of the topology-aware pool, time lost to restarts, and
+    iterations of the best model over those of the topology-aware pool. Bars: 95 % intervals."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     sizes = sorted({row.num_gpus for row in rows})
-    figure, axes = pyplot.subplots(
-        1, len(FACTORS), figsize=(4 * len(FACTORS), 3.2), sharey=True, squeeze=False
-    )
     by_key: Mapping[tuple[int, str, str, int], Row] = {
         (row.num_gpus, row.factors, row.placement, row.seed): row for row in rows
     }
-    for axis, factors in zip(axes[0], FACTORS, strict=True):
-        for placement in PLACEMENTS[1:]:
-            points = [
-                interval(
-                    [
-                        row.iterations / by_key[size, factors, "topology", row.seed].iterations
-                        for row in rows
-                        if (row.num_gpus, row.factors, row.placement) == (size, factors, placement)
-                    ]
-                )
-                for size in sizes
-            ]
-            axis.errorbar(
-                [str(size) for size in sizes], [mean for mean, _ in points], [half for _, half in points],
-                marker="o", capsize=3, label=placement,
-            )  # fmt: skip
-        axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set_title(
-            f"{factors}: " + ", ".join(f"{factor:g}" for factor in FACTORS[factors].values()), fontsize=9
-        )
-        axis.set_xlabel("GPUs")
-        axis.set_yscale("log")
-        axis.set_yticks([0.25, 0.5, 1, 2, 4, 8], ["1/4", "1/2", "1", "2", "4", "8"])
-        axis.minorticks_off()
-    axes[0][0].set_ylabel("iterations of the best model\nover topology-aware")
-    axes[0][0].legend(fontsize=8)
+
+    def ours(row: Row) -> Row:
+        return by_key[row.num_gpus, row.factors, "topology", row.seed]
+
+    panels: tuple[tuple[str, bool, Callable[[Row], float]], ...] = (
+        ("score at the deadline,\nless topology-aware", False, lambda row: row.score - ours(row).score),
+        ("time lost to restarts,\n% of atom-seconds", True, lambda row: 100.0 * row.restart_share),
+        (
+            "iterations of the best,\nover topology-aware",
+            False,
+            lambda row: row.iterations / ours(row).iterations,
+        ),
+    )
+    figure, axes = pyplot.subplots(
+        len(panels),
+        len(FACTORS),
+        figsize=(3.4 * len(FACTORS), 2.5 * len(panels)),
+        sharex=True,
+        sharey=False,
+        squeeze=False,
+    )
+    for column, factors in enumerate(FACTORS):
+        for line, (label, with_ours, value_of) in enumerate(panels):
+            axis = axes[line][column]
+            for number, placement in enumerate(PLACEMENTS):
+                if placement == "topology" and not with_ours:
+                    continue
+                points = [
+                    interval(
+                        [
+                            value_of(row)
+                            for row in rows
+                            if (row.num_gpus, row.factors, row.placement) == (size, factors, placement)
+                        ]
+                    )
+                    for size in sizes
+                ]
+                # Side by side, so that bars do not hide each other.
+                places = [place + 0.08 * (number - 2) for place in range(len(sizes))]
+                axis.errorbar(
+                    places, [mean for mean, _ in points], [half for _, half in points],
+                    marker="o", markersize=4, linewidth=1, capsize=2, label=LABELS[placement], color=f"C{number}",
+                )  # fmt: skip
+            axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+            if column == 0:
+                axis.set_ylabel(label, fontsize=8)
+            axis.tick_params(labelsize=8)
+        axes[0][column].axhline(0.0, color="black", linewidth=0.8)
+        axes[2][column].axhline(1.0, color="black", linewidth=0.8)
+        axes[2][column].set_yscale("log")
+        axes[2][column].set_yticks([0.25, 0.5, 1, 2, 4, 8], ["1/4", "1/2", "1", "2", "4", "8"])
+        axes[2][column].minorticks_off()
+        axes[2][column].set_xlabel("GPUs", fontsize=8)
+        values = ", ".join(f"{factor:g}" for factor in FACTORS[factors].values())
+        axes[0][column].set_title(f"{factors}: {values}", fontsize=9)
+    axes[1][0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     pyplot.close(figure)
@@ -423,6 +470,7 @@ def main() -> None:
             writer.writerow(Row.__struct_fields__)
             writer.writerows(msgspec.structs.astuple(row) for row in rows)
         (chosen.out / "topology.md").write_text("\n".join(table_of(rows)) + "\n")
+        (chosen.out / "summary.md").write_text("\n".join(summary_of(rows)) + "\n")
     draw(rows, chosen.out / "topology.svg")
     print("\n".join(table_of(rows)))
 

@@ -67,7 +67,11 @@ def test_the_name_is_for_people() -> None:
     assert due(aside, 10.0).name == "n2 GPU 0,1"
 
 
-@given(st.lists(st.tuples(st.sampled_from([ATOMS, OTHER]), st.booleans(), st.booleans()), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([ATOMS, OTHER]), st.booleans(), st.booleans()), min_size=30, max_size=80
+    )
+)
 def test_no_atom_is_looked_at_more_often_than_the_limit(story: list[tuple[tuple[AtomId, ...], bool, bool]]) -> None:  # fmt: skip
     """Whatever launches and checks find. Fault tried: `checked` that forgets the count when they are fine."""
     aside = Aside()
