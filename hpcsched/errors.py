@@ -14,7 +14,8 @@
     ├── LogError
     │   ├── JournalDamagedError        a record before the last one is broken (file, position)
     │   └── ReplayDiffersError         the core now acts otherwise than the log says
-    ├── CheckpointError                a checkpoint that is incomplete, altered or not ours
+    ├── CheckpointError                a checkpoint that is of something else, or cannot be written or read now
+    │   └── LostCheckpointError        one that is missing, incomplete, altered or not ours: another one may do
     ├── TrialError                     raised inside a training script
     └── SupersededError                another driver has taken over this run folder
 
@@ -106,7 +107,11 @@ class ReplayDiffersError(LogError):
 
 
 class CheckpointError(HpcschedError):
-    """A checkpoint that is incomplete, altered, writable by others, or of another configuration."""
+    """A checkpoint that is of another configuration or of other objects, or that cannot be written or read now."""
+
+
+class LostCheckpointError(CheckpointError):
+    """A checkpoint that will never be usable again: it is missing, incomplete, altered, or others can write it."""
 
 
 class TrialError(HpcschedError):

@@ -37,6 +37,16 @@ class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """zmq.auth certificate with the secret key, mode 0600."""
 
 
+class RestorePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint that a trial may go on from."""
+
+    path: str
+    """Absolute."""
+    training_iteration: int
+    incarnation: int
+    """That has saved it: two paths of one incarnation and iteration are copies of the same."""
+
+
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trial_id: int
     incarnation: int
@@ -58,6 +68,10 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     restore: str | None
     """Absolute path of the checkpoint to go on from; None: from scratch."""
     restore_iteration: int
+    restore_incarnation: int = 0
+    """That has saved it."""
+    fallbacks: tuple[RestorePoint, ...] = ()
+    """What to go on from, in this order, when `restore` is not there any more or was damaged; then from scratch."""
     wrap: tuple[str, ...] = ()
     mpi: str = "none"
     """"pmix": ranks are started by an MPI launcher, each as a task of its own ([launcher] mpi)."""
@@ -75,6 +89,14 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_lost_s: float = 60.0
     heartbeat_s: float = 1.0
     save_on_exit_s: float = 60.0
+
+    @property
+    def restore_points(self) -> tuple[RestorePoint, ...]:
+        """What the trial may go on from, in the order in which it is tried."""
+        if self.restore is None:
+            return ()
+        first = RestorePoint(self.restore, self.restore_iteration, self.restore_incarnation)
+        return (first, *self.fallbacks)
 
     @property
     def world_size(self) -> int:

@@ -33,6 +33,8 @@ class RankHello(_Message, frozen=True, tag="rank_hello"):
     setup_s: dict[str, float]
     restored_iteration: int
     """0: from scratch."""
+    lost: tuple[tuple[str, str], ...] = ()
+    """(path, why) of each checkpoint that it should have gone on from and could not."""
 
 
 class Report(_Message, frozen=True, tag="report"):

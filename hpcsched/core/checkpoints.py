@@ -12,7 +12,7 @@ import msgspec
 from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import Incarnation, TrialId
-from hpcsched.core.trial import Snapshot, Trial
+from hpcsched.core.trial import ORIGIN, Snapshot, Trial
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -40,6 +40,7 @@ def keep_new(trial: Trial, ref: CheckpointRef, snapshot: Snapshot) -> None:
     trial.snapshots = [s for s in trial.snapshots if s.training_iteration > ref.training_iteration]
     if ref not in trial.kept:
         trial.kept.append(ref)
+    trial.kept_snapshots[ref] = snapshot
     if snapshot.score is not None and (
         trial.best_kept_score is None or snapshot.score >= trial.best_kept_score
     ):
@@ -59,6 +60,26 @@ def superfluous(trial: Trial, best: Best | None) -> list[CheckpointRef]:
     gone = [ref for ref in trial.kept if ref not in needed]
     if gone:
         trial.kept = [ref for ref in trial.kept if ref in needed]
+        for ref in gone:
+            trial.kept_snapshots.pop(ref, None)
         if trial.best_kept in gone:
             trial.best_kept, trial.best_kept_score = None, None
     return gone
+
+
+def older_than_restart(trial: Trial) -> list[CheckpointRef]:
+    """What a trial goes on from when the checkpoint that it restarts from cannot be used: its others, the newest first."""
+    others = [ref for ref in trial.kept if ref != trial.restart_ref]
+    return sorted(others, key=lambda ref: (ref.training_iteration, ref.incarnation), reverse=True)
+
+
+def forget(trial: Trial, ref: CheckpointRef) -> None:
+    """It cannot be used. A trial that would restart from it does so from the next older one, or from scratch."""
+    older = older_than_restart(trial)
+    trial.kept = [each for each in trial.kept if each != ref]
+    trial.kept_snapshots.pop(ref, None)
+    if trial.best_kept == ref:
+        trial.best_kept, trial.best_kept_score = None, None
+    if trial.restart_ref == ref:
+        trial.restart_ref = older[0] if older else None
+        trial.restart = ORIGIN if trial.restart_ref is None else trial.kept_snapshots[trial.restart_ref]

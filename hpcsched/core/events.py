@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import Outcome, PreemptReason, TimerKind  # noqa: F401  (PreemptReason: re-export for readers)
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.topology.machine import AtomId, Machine
@@ -93,6 +94,14 @@ class CheckpointFailed(_TrialEvent, frozen=True, tag=True):
     why: str
 
 
+class CheckpointLost(_TrialEvent, frozen=True, tag=True):
+    """The incarnation was to go on from this checkpoint, which is not there any more or was damaged; it has gone on from the next
+    older one that its trial has, or from scratch. Comes before its TrialStarted."""
+
+    checkpoint: CheckpointRef
+    why: str
+
+
 class TrialExited(_TrialEvent, frozen=True, tag=True):
     """An incarnation is over. `unproven` are atoms whose node did not confirm that the ranks are gone:
     they go into quarantine; all others are free now."""
@@ -168,6 +177,7 @@ Event: TypeAlias = (
     | ResultReported
     | CheckpointSaved
     | CheckpointFailed
+    | CheckpointLost
     | TrialExited
     | LaunchRefused
     | AtomsReturned

@@ -42,7 +42,7 @@ from hpcsched.core.actions import (
     StartTrial,
     SuspendExperiment,
 )
-from hpcsched.core.checkpoints import Best, keep_new, superfluous
+from hpcsched.core.checkpoints import Best, forget, keep_new, superfluous
 from hpcsched.core.costs import Costs
 from hpcsched.core.enums import (
     AtomState,
@@ -57,6 +57,7 @@ from hpcsched.core.events import (
     AllocationEnding,
     AtomsReturned,
     CheckpointFailed,
+    CheckpointLost,
     CheckpointSaved,
     DeadlineChanged,
     Event,
@@ -1005,6 +1006,15 @@ class Scheduler:
         if trial is not None:
             trial.heard_at = self.now
 
+    def _lost(self, event: CheckpointLost) -> None:
+        trial = self._current(event.trial_id, event.incarnation)
+        if trial is None:
+            return
+        trial.heard_at = self.now
+        forget(trial, event.checkpoint)
+        if trial.state in LIVE and not trial.incarnation_iteration:
+            trial.go_back()
+
     def _publish(self, because: str) -> None:
         assert self.best is not None
         self._actions.append(PublishBest(because, checkpoint=self.best.checkpoint, metric=self.best.metric))
@@ -1183,6 +1193,7 @@ class Scheduler:
         ResultReported: _reported,
         CheckpointSaved: _saved,
         CheckpointFailed: _save_failed,
+        CheckpointLost: _lost,
         TrialExited: _exited,
         LaunchRefused: _launch_refused,
         AtomsReturned: _atoms_returned,

@@ -45,6 +45,7 @@ class Trial:
         "incarnation_iteration",
         "judged_iteration",
         "kept",
+        "kept_snapshots",
         "killing",
         "lacks_metric",
         "last_iter_s",
@@ -140,6 +141,8 @@ class Trial:
         self.best_kept_score: float | None = None
         self.kept: list[CheckpointRef] = []
         """Its checkpoints that are not deleted yet: at most three."""
+        self.kept_snapshots: dict[CheckpointRef, Snapshot] = {}
+        """What was known at each of `kept`."""
 
     @property
     def num_atoms(self) -> int:

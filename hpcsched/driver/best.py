@@ -28,7 +28,9 @@ def publish_best(folder: RunFolder, checkpoint: Path, facts: dict[str, Any]) -> 
     if not (target / "best.json").exists():
         fresh = folder.root / f"{name}.new"
         shutil.rmtree(fresh, ignore_errors=True)
-        (fresh / "checkpoint").mkdir(parents=True)
+        # For the owner alone, whatever the umask: a trial may go on from here, and believes no folder that others can write.
+        (fresh / "checkpoint").mkdir(mode=0o700, parents=True)
+        (fresh / "checkpoint").chmod(0o700)
         for source in sorted(checkpoint.rglob("*")):
             destination = fresh / "checkpoint" / source.relative_to(checkpoint)
             if source.is_dir():

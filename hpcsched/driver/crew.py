@@ -20,6 +20,7 @@ import msgspec
 
 from hpcsched import wire
 from hpcsched.core import events as ev
+from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import Outcome
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.driver.stalls import Stall, Stalls
@@ -54,6 +55,8 @@ class Effects(msgspec.Struct):
     """A Report with this `seq` waits for its Reply until the core has judged it and the log is durable."""
     notes: list[str] = msgspec.field(default_factory=list)
     """Facts for the log that are no events."""
+    trial_notes: list[str] = msgspec.field(default_factory=list)
+    """The same, of this trial: `hpcsched explain` tells them."""
     extra: dict[str, float | None] | None = None
     """All metrics of a report, for the log."""
     mismatch: tuple[AtomId, ...] = ()
@@ -298,6 +301,7 @@ class Crew:
         effects = Effects()
         if not self.rank_present:
             self.rank_present = True
+            effects.events += self._lost(effects, message, now)
             effects.events.append(
                 ev.TrialStarted(
                     time=now,
@@ -317,6 +321,35 @@ class Crew:
                 (self.rank_peer, wire.LeaveOrder(self.trial_id, self.incarnation, self.leave_reason))
             )
         return effects
+
+    def _lost(self, effects: Effects, message: wire.RankHello, now: float) -> list[ev.Event]:
+        """Checkpoints that it could not go on from. One is lost when its copy in `best/` is, too."""
+        if not message.lost:
+            return []
+        self.last_iteration = message.restored_iteration
+        why = dict(message.lost)
+        copies: dict[tuple[int, int], list[str]] = {}
+        for point in self.spec.restore_points:
+            copies.setdefault((point.incarnation, point.training_iteration), []).append(point.path)
+        events: list[ev.Event] = []
+        for (incarnation, iteration), paths in copies.items():
+            lost = [path for path in paths if path in why]
+            if len(lost) < len(paths):
+                effects.trial_notes += [f"a copy of a checkpoint is not used: {why[path]}" for path in lost]
+                continue
+            ref = CheckpointRef(self.trial_id, Incarnation(incarnation), iteration)
+            events.append(
+                ev.CheckpointLost(
+                    time=now,
+                    trial_id=self.trial_id,
+                    incarnation=self.incarnation,
+                    checkpoint=ref,
+                    why="; ".join(why[path] for path in paths),
+                )
+            )
+        done = message.restored_iteration
+        effects.trial_notes.append(f"goes on from iteration {done}" if done else "starts from scratch")
+        return events
 
     def _report(self, message: wire.Report, now: float) -> Effects:
         if message.seq <= self._last_seq:  # sent again after a reconnect: already judged

@@ -27,6 +27,8 @@ from hpcsched.channel.server import Arrived, Server
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
+from hpcsched.core.actions import CheckpointRef
+from hpcsched.core.checkpoints import older_than_restart
 from hpcsched.core.enums import ExperimentState, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
@@ -53,7 +55,7 @@ from hpcsched.launch.launcher import (
 )
 from hpcsched.launch.zygote import script_of
 from hpcsched.launch.zygote_process import environment_fits
-from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, SpareSpec
+from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, RestorePoint, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
 from hpcsched.topology.machine import AtomId, Machine, Node, Placement, shares_of
@@ -251,6 +253,9 @@ class Loop:
         """What the last life had decided and may not have done any more; doing it twice changes nothing."""
         if best is not None:
             self._publish(best, self._clock.now())
+        for trial in self._scheduler.trials:
+            for number in range(1, trial.incarnation + 1):
+                self._delete_unfinished(self._folder.incarnation(trial.trial_id, number))
         for deletion in deletions:
             ref = deletion.checkpoint
             path = self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
@@ -360,6 +365,17 @@ class Loop:
         now = self._clock.now()
         for note in effects.notes:
             self._note(note, now)
+        for text in effects.trial_notes:
+            self._append_note(
+                Note(
+                    time=now,
+                    topic="checkpoint",
+                    text=text,
+                    trial_id=crew.trial_id,
+                    incarnation=crew.incarnation,
+                )
+            )
+            self._onlooker.note(now, f"trial {crew.trial_id}: {text}")
         if effects.stall is not None:
             stall = effects.stall
             self._append_note(
@@ -667,6 +683,8 @@ class Loop:
             seed=table.experiment.seed,
             restore=None if restore is None else str(restore),
             restore_iteration=0 if checkpoint is None else checkpoint.training_iteration,
+            restore_incarnation=0 if checkpoint is None else checkpoint.incarnation,
+            fallbacks=() if checkpoint is None else self._fallbacks(checkpoint),
             wrap=table.launcher.wrap,
             mpi=table.launcher.mpi,
             invented_gpus=self._invented_gpus,
@@ -678,6 +696,18 @@ class Loop:
         path = self._folder.launch_file(action.trial_id, action.incarnation)
         write_private(path, msgspec.json.encode(spec))
         return spec
+
+    def _fallbacks(self, checkpoint: CheckpointRef) -> tuple[RestorePoint, ...]:
+        """Should it be gone or damaged: its copy in `best/`, where that is one, and the trial's older ones likewise."""
+        trial = self._scheduler.trials[checkpoint.trial_id]
+        best = self._scheduler.best
+        points: list[RestorePoint] = []
+        for ref in (checkpoint, *older_than_restart(trial)):
+            paths = [self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)]
+            if best is not None and best.checkpoint == ref:
+                paths.append(self._folder.best / "checkpoint")
+            points += [RestorePoint(str(path), ref.training_iteration, ref.incarnation) for path in paths]
+        return tuple(points[1:])
 
     def _launch_nodes(self, placement: Placement) -> tuple[LaunchNode, ...]:
         nodes: list[LaunchNode] = []
@@ -721,7 +751,13 @@ class Loop:
         thread.start()
         self._deleting.append(thread)
 
+    def _delete_unfinished(self, incarnation: Path) -> None:
+        """What saves that were killed have left behind: nothing reads it, and it would never be deleted else."""
+        for path in incarnation.glob("checkpoint-*.tmp-*"):
+            self._delete(path)
+
     def _forget(self, crew: Crew) -> None:
+        self._delete_unfinished(self._folder.incarnation(crew.trial_id, crew.incarnation))
         del self._crews[(crew.trial_id, crew.incarnation)]
         self._ports.give_back(crew.spec.nodes[0].node, crew.spec.master_port)
         self._server.forget(crew.rank_peer)

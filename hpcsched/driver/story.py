@@ -61,6 +61,10 @@ def lines_of(
         case ev.TrialExited(outcome=outcome, why=why) if outcome is not Outcome.PREEMPTED:
             text = f"trial {event.trial_id} {outcome.value}"
             lines.append(f"{text}: {clean(why)}" if why else text)
+        case ev.CheckpointLost(checkpoint=ref, why=why):
+            lines.append(
+                f"trial {event.trial_id}: checkpoint {ref.training_iteration} cannot be used: {clean(why)}"
+            )
         case ev.LaunchRefused(why=why):
             lines.append(f"trial {event.trial_id} could not be started: {clean(why)}")
         case ev.MachineChanged(down=down, up=up, why=why):

@@ -72,6 +72,8 @@ class RunState:
         self._holdings = Holdings()
         self._on_holding = on_holding
         self._saved_at: dict[CheckpointRef, float] = {}
+        self.checkpoint_bytes: dict[CheckpointRef, int] = {}
+        """Of each checkpoint that is kept now."""
         self.now = 0.0
         """Time of the last record, seconds since the experiment began."""
         self.deadline_s: float | None = None
@@ -166,7 +168,9 @@ class RunState:
             case ResultReported(trial_id=trial_id):
                 self._note_score(trial_id)
             case CheckpointSaved(trial_id=trial_id, incarnation=incarnation, training_iteration=iteration):
-                self._saved_at[CheckpointRef(trial_id, incarnation, iteration)] = event.time
+                ref = CheckpointRef(trial_id, incarnation, iteration)
+                self._saved_at[ref] = event.time
+                self.checkpoint_bytes[ref] = event.num_bytes
             case ExperimentBegan() | DeadlineChanged():
                 self.deadline_s = event.deadline_s
             case TrialExited(trial_id=trial_id):
@@ -200,6 +204,7 @@ class RunState:
                     self.best_curve.append(self.best)
                 case DeleteCheckpoint(checkpoint=checkpoint):
                     self._saved_at.pop(checkpoint, None)
+                    self.checkpoint_bytes.pop(checkpoint, None)
                 case FinishExperiment() | SuspendExperiment():
                     self.over_at = event.time
                 case _:

@@ -58,6 +58,8 @@ class Status(msgspec.Struct, frozen=True):
     atom_seconds: dict[str, float]
     aside: list[AsideStatus]
     """Set aside because a launch found something else than was promised, or since trials kept dying there."""
+    checkpoint_bytes: int = 0
+    """What the checkpoints take that are kept now; `best/` shares its files with one of them."""
     stalls: dict[str, str] = {}
     """Trial number -> which of its ranks the others wait for now."""
 
@@ -96,6 +98,7 @@ def status_of(folder: RunFolder, run: RunState, holder: Holder | None) -> Status
         trials=trials,
         best=_best_of(folder, run),
         counts=as_dict(scheduler.counts),
+        checkpoint_bytes=sum(run.checkpoint_bytes.values()),
         stalls={} if over else {str(trial_id): note.text for trial_id, note in run.stalls.items()},
         atom_seconds=as_dict(scheduler.atom_seconds(run.now if run.over_at is None else run.over_at)),
         aside=aside_of(run),

@@ -159,9 +159,13 @@ class _Teller:
                 if len(self._failed_saves) == 1:
                     self._tell_reports()
                     self._say(event.time, event.incarnation, *_event_in_words(event))
-            case ev.TrialStarted() | ev.CheckpointSaved() | ev.TrialExited() | ev.LaunchRefused() if (
-                event.trial_id == self._trial_id
-            ):
+            case (
+                ev.TrialStarted()
+                | ev.CheckpointSaved()
+                | ev.CheckpointLost()
+                | ev.TrialExited()
+                | ev.LaunchRefused()
+            ) if event.trial_id == self._trial_id:
                 self._tell_reports()
                 self._tell_failed_saves()
                 self._say(event.time, event.incarnation, *_event_in_words(event))
@@ -298,6 +302,9 @@ def _event_in_words(event: ev.Event) -> tuple[str, str]:
             return text, ""
         case ev.CheckpointFailed():
             return f"could not save iteration {event.training_iteration}", clean_reason(event.why)
+        case ev.CheckpointLost():
+            lost = event.checkpoint.training_iteration
+            return f"cannot go on from the checkpoint of iteration {lost}", clean_reason(event.why)
         case ev.TrialExited():
             text = _OUTCOME[event.outcome]
             if event.unproven:

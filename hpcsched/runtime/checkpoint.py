@@ -33,13 +33,15 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from hpcsched.errors import CheckpointError, HpcschedError
+from hpcsched.errors import CheckpointError, HpcschedError, LostCheckpointError
 from hpcsched.runtime.snapshot import Snapshot
 from hpcsched.runtime.tracked import Tracked
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 MODEL_FILE = "model.pt"
+APPEARS_S = 2.0
+"""How long a checkpoint that is to be restored may take to appear."""
 
 _T = TypeVar("_T")
 
@@ -160,53 +162,81 @@ def save(
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder that is ours alone. Raises CheckpointError."""
+    """The manifest of a folder that is ours alone. Raises LostCheckpointError, or CheckpointError for a disk that does not answer."""
     _refuse_foreign(folder, directory=True)
     file = folder / MANIFEST
     _refuse_foreign(file, directory=False)
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
         raise CheckpointError(f"{file}: unreadable: {error}") from error
+    except msgspec.DecodeError as error:
+        raise LostCheckpointError(f"{file}: unreadable: {error}") from error
     if manifest.format != FORMAT:
         raise CheckpointError(f"{file}: format {manifest.format}, this version reads {FORMAT}")
     return manifest
 
 
 def verify_files(folder: Path, manifest: Manifest, *, share: int = 0, of: int = 1) -> None:
-    """Compare owner, mode, length and checksum of every `of`-th file from `share`. Raises CheckpointError."""
+    """Compare owner, mode, length and checksum of every `of`-th file from `share`. Raises as `read_manifest`."""
     for place, (name, expected) in enumerate(sorted(manifest.files.items())):
         if place % of != share:
             continue
         if "/" in name or name in {"", ".", ".."}:
-            raise CheckpointError(f"{folder / MANIFEST}: names a file outside of its folder: {name!r}")
+            raise LostCheckpointError(f"{folder / MANIFEST}: names a file outside of its folder: {name!r}")
         file = folder / name
         _refuse_foreign(file, directory=False)
         found = _sum(file)
         if found != expected:
-            raise CheckpointError(
+            raise LostCheckpointError(
                 f"{file}: altered or cut off ({found.num_bytes} bytes where {expected.num_bytes} were written, or another checksum); "
                 "this checkpoint is not used"
             )
 
 
-def open_checkpoint(folder: Path, *, config: Mapping[str, Any], group: dist.ProcessGroup) -> Manifest:
-    """Manifest of a checkpoint that is whole, ours and of this configuration. Collective; raises CheckpointError."""
+def read_whole(folder: Path, *, group: dist.ProcessGroup) -> Manifest:
+    """Manifest of a checkpoint that is whole and ours. Collective; raises LostCheckpointError, or CheckpointError for a disk that
+    does not answer, on every rank alike."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
 
     def check() -> Manifest:
+        wait_for_folder(folder)
         manifest = read_manifest(folder)
         verify_files(folder, manifest, share=rank, of=world_size)
-        if manifest.config != dict(config):
-            other = sorted(
-                key
-                for key in manifest.config.keys() | config.keys()
-                if manifest.config.get(key) != config.get(key)
-            )
-            raise CheckpointError(f"{folder}: belongs to another configuration: {', '.join(other)} differ")
         return manifest
 
     return _agree(group, f"{folder}: cannot restore", check)[rank]
+
+
+def refuse_another(folder: Path, manifest: Manifest, *, config: Mapping[str, Any]) -> None:
+    """Raises CheckpointError when it is not of this configuration."""
+    if manifest.config != dict(config):
+        other = sorted(
+            key
+            for key in manifest.config.keys() | config.keys()
+            if manifest.config.get(key) != config.get(key)
+        )
+        raise CheckpointError(f"{folder}: belongs to another configuration: {', '.join(other)} differ")
+
+
+def open_checkpoint(folder: Path, *, config: Mapping[str, Any], group: dist.ProcessGroup) -> Manifest:
+    """Manifest of a checkpoint that is whole, ours and of this configuration. Collective; raises CheckpointError."""
+    manifest = read_whole(folder, group=group)
+    refuse_another(folder, manifest, config=config)
+    return manifest
+
+
+def wait_for_folder(folder: Path, *, limit_s: float = APPEARS_S) -> None:
+    """Return once it is there, or after `limit_s`: another node may have renamed it a moment ago, and a file system of the network
+    may not know yet here. To list the folder above makes it look again."""
+    until = time.monotonic() + limit_s
+    while not folder.exists() and time.monotonic() < until:
+        try:
+            if folder.name in os.listdir(folder.parent):  # noqa: PTH208 - names are all that is wanted
+                return
+        except OSError:
+            return
+        time.sleep(0.1)
 
 
 def restore(
@@ -309,8 +339,10 @@ def _sync_folder(folder: Path) -> None:
 def _refuse_foreign(path: Path, *, directory: bool) -> None:
     try:
         info = path.lstat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise LostCheckpointError(f"{path}: {error.strerror}: the checkpoint is not complete") from error
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}: the checkpoint is not complete") from error
+        raise CheckpointError(f"{path}: {error.strerror}") from error
     if not (stat.S_ISDIR(info.st_mode) if directory else stat.S_ISREG(info.st_mode)):
         raise CheckpointError(f"{path}: is no plain {'folder' if directory else 'file'}; it is not followed")
     if info.st_uid != os.geteuid():
@@ -391,19 +423,22 @@ def _reader(folder: Path) -> Any:
 
 def _agree(group: dist.ProcessGroup, what: str, step: Callable[[], _T]) -> list[_T]:
     """Do `step` on every rank and learn of each other: all results by rank, or the same CheckpointError everywhere."""
-    mine: tuple[_T | None, str | None]
+    mine: tuple[_T | None, str | None, bool]
     cause: Exception | None = None
     try:
-        mine = (step(), None)
+        mine = (step(), None, False)
     except Exception as error:
         cause = error
-        mine = (None, _reason(error))
+        mine = (None, _reason(error), isinstance(error, LostCheckpointError))
     results: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(results, mine, group=group)
-    for rank, (_, problem) in enumerate(results):
-        if problem is not None:
-            raise CheckpointError(f"{what}: {problem} (rank {rank})") from cause
-    return [value for value, _ in results]
+    problems = [(rank, *result[1:]) for rank, result in enumerate(results) if result[1] is not None]
+    if problems:
+        # What a disk cannot tell now is no proof that anything is lost.
+        rank, problem, _ = next((each for each in problems if not each[2]), problems[0])
+        kind = LostCheckpointError if all(is_lost for _, _, is_lost in problems) else CheckpointError
+        raise kind(f"{what}: {problem} (rank {rank})") from cause
+    return [value for value, _, _ in results]
 
 
 def _agree_local(group: dist.ProcessGroup, what: str, step: Callable[[], _T]) -> _T:

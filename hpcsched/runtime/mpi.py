@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpcsched.errors import CheckpointError, TrialError
+from hpcsched.errors import CheckpointError, LostCheckpointError, TrialError
 from hpcsched.runtime.driverline import Line
 from hpcsched.runtime.place import Place, find_place, process_age_s
 from hpcsched.runtime.session import Session, ignore_signals, line_of
@@ -127,6 +127,7 @@ class MpiTrial(Session):
         """For verdicts and saves: messages of the script cannot be taken for ours."""
         self._objects: dict[str, Any] = {}
         self._read: tuple[MpiManifest, Mapping[str, np.ndarray[Any, Any]]] | None = None
+        self._has_looked = False
 
     @property
     def comm(self) -> Any:
@@ -153,8 +154,14 @@ class MpiTrial(Session):
         if launch is None or launch.restore is None or not objects:
             return
         began = time.monotonic()
+        if not self._has_looked:
+            self._has_looked = True
+            found = self._first_usable(
+                lambda folder: self._agree(lambda: read_checkpoint(folder, launch.config))
+            )
+            self._read = None if found is None else found[1]
         if self._read is None:
-            self._read = self._agree(lambda: read_checkpoint(Path(launch.restore or ""), launch.config))
+            return  # from scratch
         manifest, arrays = self._read
         missing = sorted(objects.keys() - manifest.state.keys())
         if missing:
@@ -221,10 +228,11 @@ class MpiTrial(Session):
         try:
             result = step()
         except (OSError, CheckpointError, TrialError) as error:
-            problem = str(error)
-        problems = [text for text in self._own.allgather(problem) if text is not None]
+            problem = (str(error), isinstance(error, LostCheckpointError))
+        problems = [each for each in self._own.allgather(problem) if each is not None]
         if problems:
-            raise CheckpointError(problems[0])
+            text, _ = next((each for each in problems if not each[1]), problems[0])
+            raise (LostCheckpointError if all(is_lost for _, is_lost in problems) else CheckpointError)(text)
         return result
 
 
@@ -258,12 +266,15 @@ def write_checkpoint(folder: Path, arrays: Mapping[str, np.ndarray[Any, Any]], m
 def read_checkpoint(
     folder: Path, config: Mapping[str, Any] | None = None
 ) -> tuple[MpiManifest, Mapping[str, np.ndarray[Any, Any]]]:
-    """(manifest, arrays) of a checkpoint that is whole, ours, and of this configuration. Raises CheckpointError."""
+    """(manifest, arrays) of a checkpoint that is whole, ours, and of this configuration. Raises CheckpointError, and
+    LostCheckpointError for one that is missing or damaged."""
     for path in (folder, folder / MANIFEST, folder / ARRAYS):
         try:
             info = path.lstat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise LostCheckpointError(f"{path}: {error.strerror}: the checkpoint is not complete") from error
         except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}: the checkpoint is not complete") from error
+            raise CheckpointError(f"{path}: {error.strerror}") from error
         if info.st_uid != os.geteuid() or stat.S_ISLNK(info.st_mode) or info.st_mode & 0o022:
             raise CheckpointError(
                 f"{path}: is another user's, a link, or others can write it; it is not loaded"
@@ -271,12 +282,14 @@ def read_checkpoint(
     data = (folder / ARRAYS).read_bytes()
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=MpiManifest)
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
         raise CheckpointError(f"{folder / MANIFEST}: unreadable: {error}") from error
+    except msgspec.DecodeError as error:
+        raise LostCheckpointError(f"{folder / MANIFEST}: unreadable: {error}") from error
     if manifest.format != FORMAT or manifest.kind != "mpi":
         raise CheckpointError(f"{folder / MANIFEST}: format {manifest.format} of {manifest.kind!r}")
     if hashlib.sha256(data).hexdigest() != manifest.sha256:
-        raise CheckpointError(f"{folder / ARRAYS}: altered or cut off; this checkpoint is not used")
+        raise LostCheckpointError(f"{folder / ARRAYS}: altered or cut off; this checkpoint is not used")
     if config is not None and manifest.config != dict(config):
         raise CheckpointError(f"{folder}: belongs to another configuration")
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:

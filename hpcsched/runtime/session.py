@@ -19,13 +19,14 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from hpcsched import progress
-from hpcsched.errors import CheckpointError, TrialError
+from hpcsched.errors import CheckpointError, LostCheckpointError, TrialError
+from hpcsched.launchspec import RestorePoint
 from hpcsched.runfolder import RunFolder
 from hpcsched.runtime.budget import SaveBudget, SaveOutcome, verdict_wait_s
 from hpcsched.runtime.driverline import DriverLine, Line, NoDriver
@@ -36,6 +37,7 @@ from hpcsched.wire import CheckpointTrouble, Leaving, RankHello, Report, SavedCh
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 ITERATIONS_ALONE = 10
 _WHY_CHARACTERS = 2000
 _SAVE, _LEAVE = 1, 2
@@ -77,6 +79,9 @@ class Session(ABC):
         self._made_at = time.monotonic()
         self._iteration = 0 if launch is None or launch.restore is None else launch.restore_iteration
         """Iterations that are done."""
+        self._restored_iteration = self._iteration
+        self._lost: list[tuple[str, str]] = []
+        """Checkpoints that could not be used, and why."""
         self._inside = False
         self._iteration_began = 0.0
         self._iteration_s = 0.0
@@ -225,6 +230,29 @@ class Session(ABC):
             raise SystemExit(0)
         self._meter.began(self._iteration + 1)
 
+    # ---- before the loop
+
+    def _first_usable(self, read: Callable[[Path], _T]) -> tuple[RestorePoint, _T] | None:
+        """What to go on from: the first checkpoint that is whole and ours; None: from scratch. Collective, as `read` is, which
+        raises LostCheckpointError on every rank alike. What is passed over is said: nothing is lost silently."""
+        launch = self._launch
+        assert launch is not None, "only a trial of an experiment restores"
+        found: tuple[RestorePoint, _T] | None = None
+        for point in launch.restore_points:
+            try:
+                found = point, read(Path(point.path))
+                break
+            except LostCheckpointError as error:
+                self._lost.append((point.path, str(error)[:_WHY_CHARACTERS]))
+                log.error("hpcsched: cannot go on from iteration %d: %s", point.training_iteration, error)
+        self._iteration = self._restored_iteration = 0 if found is None else found[0].training_iteration
+        if self._lost:
+            whence = (
+                "from scratch" if found is None else f"from iteration {self._iteration} ({found[0].path})"
+            )
+            log.error("hpcsched: the trial goes on %s", whence)
+        return found
+
     # ---- between iterations
 
     def _begin(self) -> None:
@@ -246,6 +274,7 @@ class Session(ABC):
                 world_size=self.world_size,
                 setup_s=dict(self._setup_s),
                 restored_iteration=self._iteration,
+                lost=tuple(self._lost),
             )
         )
 
@@ -310,8 +339,7 @@ class Session(ABC):
         assert launch is not None
         self._wait_for_save()
         self._note_ended_save()
-        restored = 0 if launch.restore is None else launch.restore_iteration
-        if not within and self._iteration == restored:
+        if not within and self._iteration == self._restored_iteration:
             return  # nothing was done since the checkpoint that we came from
         if self._saved_iteration == self._iteration:
             return  # within: its name is taken by the exact state at the iteration's end, which scores refer to
@@ -388,7 +416,7 @@ class Session(ABC):
         launch = self._launch
         if launch is None:
             return
-        if how == "completed" and self._num_reports == 0 and self._iteration > launch.restore_iteration:
+        if how == "completed" and self._num_reports == 0 and self._iteration > self._restored_iteration:
             raise TrialError(
                 f"the trial ended after {self._iteration} iterations and never called trial.report({launch.metric}=...)"
             )

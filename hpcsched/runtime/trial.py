@@ -92,7 +92,9 @@ class Trial(Session):
         )
         self._groups = groups
         self._tracked = Tracked()
-        self._manifest: checkpoint.Manifest | None = None
+        self._opened: tuple[Path, checkpoint.Manifest] | None = None
+        """What this incarnation goes on from."""
+        self._has_looked = False
         self._saver = Saver(groups.device, self._tell_save)
         self._buffers: Buffers | None = None
         """Once it is known that saves in the background are safe."""
@@ -146,8 +148,9 @@ class Trial(Session):
         """Name what a checkpoint holds (models, optimizers, schedulers, samplers, anything with `state_dict` and
         `load_state_dict`), and restore it at once when this incarnation goes on from a checkpoint. Collective.
 
-        Raises TrialError for an object without state, CheckpointError when the checkpoint is not whole, not ours,
-        of another configuration or of other objects.
+        A checkpoint that is missing or damaged is passed over, and said: the trial goes on from its next older one, or from
+        scratch. Raises TrialError for an object without state, CheckpointError when the checkpoint is not ours alone, of
+        another configuration or of other objects.
         """
         if self._looping:
             raise TrialError("trial.track() after the loop has begun: what is tracked must be known before")
@@ -155,17 +158,27 @@ class Trial(Session):
         if self._launch is None or self._launch.restore is None or not objects:
             return
         began = time.monotonic()
-        folder = Path(self._launch.restore)
-        if self._manifest is None:
-            self._manifest = checkpoint.open_checkpoint(
-                folder, config=self._launch.config, group=self._groups.saves
-            )
-            if self._manifest.training_iteration != self._launch.restore_iteration:
-                raise CheckpointError(
-                    f"{folder}: of iteration {self._manifest.training_iteration}, expected {self._launch.restore_iteration}"
-                )
-        checkpoint.restore(folder, self._manifest, self._tracked, objects, group=self._groups.saves)
+        if not self._has_looked:
+            self._has_looked = True
+            self._opened = self._open_checkpoint(self._launch.config)
+        if self._opened is not None:
+            folder, manifest = self._opened
+            checkpoint.restore(folder, manifest, self._tracked, objects, group=self._groups.saves)
         self._setup_s["restore"] = self._setup_s.get("restore", 0.0) + time.monotonic() - began
+
+    def _open_checkpoint(self, config: dict[str, Any]) -> tuple[Path, checkpoint.Manifest] | None:
+        group = self._groups.saves
+        found = self._first_usable(lambda folder: checkpoint.read_whole(folder, group=group))
+        if found is None:
+            return None
+        point, manifest = found
+        folder = Path(point.path)
+        checkpoint.refuse_another(folder, manifest, config=config)
+        if manifest.training_iteration != point.training_iteration:
+            raise CheckpointError(
+                f"{folder}: of iteration {manifest.training_iteration}, expected {point.training_iteration}"
+            )
+        return folder, manifest
 
     # ---- Session
 

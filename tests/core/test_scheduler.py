@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import AtomState, ExperimentState, Outcome, TimerKind, TrialState
 from hpcsched.core.events import (
     AtomsReturned,
+    CheckpointLost,
     ExperimentResumed,
     MachineChanged,
     NodeDown,
@@ -17,6 +19,7 @@ from hpcsched.core.events import (
     TrialExited,
     TrialStopRequested,
 )
+from hpcsched.core.ids import TrialId
 from hpcsched.core.settings import AshaSettings, FifoSettings, HyperSchedSettings, RetrySettings
 from hpcsched.core.transitions import ENDED, LIVE, TRANSITIONS
 from hpcsched.topology.machine import AtomId
@@ -631,3 +634,44 @@ def test_what_the_journal_holds_gives_the_same_actions_again() -> None:
 def test_fifo_never_stops_anybody_early() -> None:
     talk = running(Talk(settings(FifoSettings()), atoms=2), 2)
     assert [talk.result(0, k, 0.0) for k in range(1, 100)] == [[]] * 99
+
+
+def test_a_lost_checkpoint_leaves_the_next_older_one_and_then_nothing() -> None:
+    talk = running(Talk(settings(retries=RetrySettings(crashed=9)), atoms=1))
+    for iteration, metric in ((1, 0.5), (2, 0.9), (3, 0.7)):
+        talk.result(0, iteration, metric)
+        talk.saved(0, iteration)
+    trial = talk.scheduler.trials[0]
+    best, latest = trial.kept
+    assert (best.training_iteration, latest.training_iteration) == (2, 3)
+    assert talk.exited(0, Outcome.CRASHED) == ["StartTrial 0.2 on 0 from 3"]
+
+    def lost(ref: CheckpointRef) -> list[str]:
+        return talk.send(
+            CheckpointLost(talk.now, TrialId(0), trial.incarnation, checkpoint=ref, why="deleted by hand")
+        )
+
+    assert lost(latest) == []
+    assert (trial.training_iteration, trial.score, trial.restart_ref) == (2, 0.9, best)
+    assert lost(best) == []
+    assert (trial.training_iteration, trial.score, trial.restart_ref, trial.kept) == (0, None, None, [])
+    talk.started(0)
+    talk.result(0, 1, 0.4)
+    assert trial.training_iteration == 1
+    assert talk.exited(0, Outcome.CRASHED) == ["StartTrial 0.3 on 0"], "there is nothing to go back to"
+
+
+def test_a_lost_best_of_a_trial_is_its_best_no_more() -> None:
+    talk = running(Talk(settings(), atoms=1))
+    for iteration, metric in ((1, 0.9), (2, 0.5)):
+        talk.result(0, iteration, metric)
+        talk.saved(0, iteration)
+    trial = talk.scheduler.trials[0]
+    best = trial.best_kept
+    assert best is not None
+    talk.send(CheckpointLost(talk.now, TrialId(0), trial.incarnation, checkpoint=best, why="gone"))
+    assert (trial.best_kept, trial.training_iteration) == (None, 2)
+    talk.result(0, 3, 0.6)
+    talk.saved(0, 3)
+    assert trial.best_kept is not None
+    assert trial.best_kept.training_iteration == 3

@@ -7,8 +7,8 @@ import msgspec
 from hpcsched import wire
 from hpcsched.core import events as ev
 from hpcsched.core.enums import Outcome
-from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew, restart_text
-from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
+from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew, Effects, restart_text
+from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, RestorePoint
 from hpcsched.topology.machine import AtomId
 
 T, I = 3, 2  # noqa: E741  (trial and incarnation)
@@ -355,6 +355,46 @@ def test_a_report_without_the_metric_is_told_once_with_the_names_that_it_has() -
     crew.heard(rank_hello(), 11.0)
     told = [note for seq in (1, 2) for note in crew.heard(report(seq, seq, loss=1.0, f1=0.5), 12.0).notes]
     assert told == [f'trial {T} reports f1, loss; experiment.metric is "accuracy"']
+
+
+def test_checkpoints_that_could_not_be_used_are_events_unless_a_copy_was() -> None:
+    spec = msgspec.structs.replace(
+        make_spec(),
+        restore="/run/7",
+        restore_iteration=7,
+        restore_incarnation=2,
+        fallbacks=(RestorePoint("/run/best", 7, 2), RestorePoint("/run/4", 4, 1)),
+    )
+
+    def heard(restored: int, *lost: str) -> Effects:
+        crew = Crew(spec, lambda node: ATOMS[node], started_at=10.0)
+        crew.heard(hello("n1"), 11.0)
+        message = msgspec.structs.replace(
+            rank_hello(),
+            restored_iteration=restored,
+            lost=tuple((path, f"{path} is gone") for path in lost),
+        )
+        effects = crew.heard(message, 12.0)
+        assert crew.last_iteration == restored
+        assert isinstance(effects.events[-1], ev.TrialStarted)
+        return effects
+
+    def refs(effects: Effects) -> list[int]:
+        return [e.checkpoint.training_iteration for e in effects.events if isinstance(e, ev.CheckpointLost)]
+
+    assert refs(heard(7)) == []
+    copy = heard(7, "/run/7")
+    assert refs(copy) == []
+    assert copy.trial_notes == [
+        "a copy of a checkpoint is not used: /run/7 is gone",
+        "goes on from iteration 7",
+    ]
+    older = heard(4, "/run/7", "/run/best")
+    assert refs(older) == [7]
+    assert older.trial_notes == ["goes on from iteration 4"]
+    scratch = heard(0, "/run/7", "/run/best", "/run/4")
+    assert refs(scratch) == [7, 4]
+    assert scratch.trial_notes == ["starts from scratch"]
 
 
 def test_a_rank_that_the_others_wait_for_is_told_and_not_after_the_goodbye() -> None:

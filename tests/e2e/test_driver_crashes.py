@@ -70,10 +70,14 @@ def test_a_killed_driver_is_resumed_and_loses_nothing(tmp_path: Path, moment: st
     first.kill()
     assert first.status["state"] == "suspended"
     before = results(first)
+    unfinished = first.folder.incarnation(0, 1) / "checkpoint-99.tmp-0123abcd"
+    unfinished.mkdir(parents=True, exist_ok=True)
     second = job.start(resume=True)
     assert second.ends() == 0
     check_resumed(first, second, before)
     second.check()
+    if moment != "begun":  # else no trial of that number was known to the first life
+        assert not unfinished.exists(), "what a save that was killed had left is deleted"
     if moment != "begun":  # the first ranks may not have been there
         assert "ended what an earlier driver had left" in second.err
     assert second.status["trials"]["failed"] == 0

@@ -29,7 +29,7 @@ def test_the_status_of_a_finished_run_has_the_promised_form(tmp_path: Path) -> N
     seconds = status["atom_seconds"]
     assert list(status) == [
         "state", "policy", "deadline_s", "finished_s", "num_atoms", "trials", "best", "counts", "atom_seconds", "aside",
-        "stalls",
+        "checkpoint_bytes", "stalls",
     ]  # fmt: skip
     assert (status["state"], status["policy"], status["deadline_s"], status["num_atoms"]) == (
         "finished", "hypersched", 30.0, 4,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from hpcsched.errors import CheckpointError, TrialError
-from hpcsched.launchspec import LaunchSpec
+from hpcsched.launchspec import LaunchSpec, RestorePoint
 from hpcsched.runfolder import RunFolder
 from hpcsched.runtime.checkpoint import read_manifest
 from hpcsched.wire import CheckpointTrouble, Leaving, RankHello, Report, SavedCheckpoint
@@ -227,6 +229,79 @@ def test_a_checkpoint_of_another_iteration_than_promised_is_refused(tmp_path: Pa
     folder = RunFolder(tmp_path).checkpoint(3, 1, 2)
     trial = make_trial(launch(tmp_path, incarnation=2, restore=str(folder), restore_iteration=3), HeardLine())
     with pytest.raises(CheckpointError, match="of iteration 2, expected 3"):
+        trial.track(**Objects().named)
+
+
+@pytest.mark.parametrize("harm", ["delete", "alter", "cut off the manifest"])
+def test_a_checkpoint_that_is_gone_or_damaged_is_passed_over_and_said(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    objects = Objects()
+    trial = make_trial(launch(tmp_path, checkpoint_budget=1e9, checkpoint_background=False), HeardLine())
+    trial.track(**objects.named)
+    numbers = {}
+    for iteration in trial:
+        objects.train()
+        numbers[iteration] = objects.numbers()
+        trial.report(accuracy=iteration)
+    newest, older = (RunFolder(tmp_path).checkpoint(3, 1, iteration) for iteration in (3, 2))
+    match harm:
+        case "delete":
+            shutil.rmtree(newest)
+        case "alter":
+            (newest / "__0_0.distcp").write_bytes(b"something else")
+        case _:
+            (newest / "manifest.json").write_bytes(b'{"format": 1')
+    line = HeardLine()
+    spec = launch(
+        tmp_path,
+        incarnation=2,
+        restore=str(newest),
+        restore_iteration=3,
+        fallbacks=(RestorePoint(str(older), 2, 1),),
+    )
+    fresh = Objects(seed=1, steps=0)
+    again = make_trial(spec, line)
+    again.track(model=fresh.net, optimizer=fresh.adam)
+    again.track(schedule=fresh.schedule)
+    assert fresh.numbers() == numbers[2]
+    done = []
+    for iteration in again:
+        again.report(accuracy=iteration)
+        done.append(iteration)
+    assert done == [3, 4]
+    (hello,) = line.of(RankHello)
+    assert hello.restored_iteration == 2
+    ((path, why),) = hello.lost
+    assert path == str(newest)
+    assert str(newest) in why
+    assert "cannot go on from iteration 3" in caplog.text
+    assert f"goes on from iteration 2 ({older})" in caplog.text
+
+
+def test_without_any_usable_checkpoint_a_trial_begins_anew_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = HeardLine()
+    spec = launch(tmp_path, incarnation=2, restore=str(tmp_path / "gone"), restore_iteration=3)
+    assert run(spec, line) == [1, 2, 3, 4]
+    (hello,) = line.of(RankHello)
+    assert (hello.restored_iteration, len(hello.lost)) == (0, 1)
+    assert "goes on from scratch" in caplog.text
+    assert checkpoints(spec) == ["checkpoint-4"]
+
+
+def test_a_disk_that_does_not_answer_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(launch(tmp_path), HeardLine(leave_after=2))
+    folder = RunFolder(tmp_path).checkpoint(3, 1, 2)
+
+    def stale(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("hpcsched.runtime.checkpoint.hashlib.file_digest", stale)
+    spec = launch(tmp_path, incarnation=2, restore=str(folder), restore_iteration=2)
+    trial = make_trial(spec, HeardLine())
+    with pytest.raises(CheckpointError, match="Stale file handle"):
         trial.track(**Objects().named)
 
 
