@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
+
+
+def neat(path: Path) -> Path:
+    """Absolute, and without ".." where that leads to the same place (behind a symbolic link it may not); links stay as they are
+    spelled, for the real path may not exist on other nodes."""
+    whole = path.absolute()
+    if ".." not in whole.parts:
+        return whole
+    shorter = Path(os.path.normpath(whole))
+    return shorter if os.path.realpath(shorter) == os.path.realpath(whole) else whole
 
 
 class RunFolder(msgspec.Struct, frozen=True):
@@ -43,6 +54,10 @@ class RunFolder(msgspec.Struct, frozen=True):
     @property
     def profile(self) -> Path:
         return self.root / "profile.json"
+
+    @property
+    def picture(self) -> Path:
+        return self.root / "picture.json"
 
     @property
     def trials(self) -> Path:

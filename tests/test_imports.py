@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "launch": {"errors", "topology", "core", "wire", "channel", "launchspec", "progress", "runfolder"},
     "eventlog": {"errors", "topology", "core", "runfolder"},
     "sim": {"errors", "topology", "core", "config", "search", "eventlog", "runfolder"},
-    "report": {"errors", "topology", "core", "config", "eventlog", "runfolder"},
+    "report": {"errors", "topology", "core", "config", "eventlog", "runfolder", "sim"},
     "share": {"errors"},
     "batch": {"errors", "topology", "core", "config", "runfolder", "share"},
     "screen": {"errors", "topology", "core", "eventlog", "report", "runfolder"},

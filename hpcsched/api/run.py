@@ -27,9 +27,10 @@ from hpcsched.driver.inbox import AddAsked
 from hpcsched.driver.orders import give_order, live_run
 from hpcsched.errors import HpcschedError, InputError, LaunchError, RunFolderError
 from hpcsched.eventlog.lease import holder_of, this_host
-from hpcsched.eventlog.state import RunFollower, RunState
+from hpcsched.eventlog.shown import ShownRun
 from hpcsched.eventlog.status import BestStatus, Status, status_of
-from hpcsched.runfolder import RunFolder
+from hpcsched.runfolder import RunFolder, neat
+from hpcsched.screen.watching import Watcher
 
 if TYPE_CHECKING:
     from hpcsched.report.load import RunLog
@@ -57,7 +58,7 @@ class Run:
         self.folder = folder.root
         self._folder = folder
         self._process = process
-        self._follower: RunFollower | None = None
+        self._watcher: Watcher | None = None
 
     # ---- looking
 
@@ -212,16 +213,16 @@ class Run:
 
     # ---- within
 
-    def _look(self) -> RunState | None:
+    def _look(self) -> ShownRun | None:
         """None: nothing is written yet."""
-        if self._follower is None:
+        if self._watcher is None:
             if not self._folder.segment(1).exists():
                 return None
-            self._follower = RunFollower(self._folder)
-        run = self._follower.look()
+            self._watcher = Watcher(self._folder)
+        run = self._watcher.look(limit_s=None).run
         return run if run.num_records else None
 
-    def _require(self) -> RunState:
+    def _require(self) -> ShownRun:
         """Wait a little for a driver that has just been started."""
         end = time.monotonic() + APPEAR_S
         while (run := self._look()) is None:
@@ -230,7 +231,7 @@ class Run:
             time.sleep(POLL_S)
         return run
 
-    def _status(self, run: RunState) -> Status:
+    def _status(self, run: ShownRun) -> Status:
         return status_of(self._folder, run, holder_of(self._folder, host=this_host()))
 
     def _said(self) -> str:
@@ -260,17 +261,17 @@ def start(
     target = Path(file)
     words: list[str]
     if target.is_dir():
-        root = target.absolute()
+        root = neat(target)
         words = ["run", "--resume", str(root)]
     else:
         given = {**overrides, "experiment.deadline": deadline, "launcher.kind": launcher}
         spec = load_experiment(target, overrides=given, simulate=False)
-        root = (Path(run_dir) if run_dir is not None else new_run_dir(spec, datetime.now())).absolute()
+        root = neat(Path(run_dir) if run_dir is not None else new_run_dir(spec, datetime.now()))
         if (root / "journal").is_dir():
             raise RunFolderError(
                 f"{root}: holds a run already; hpcsched.start({str(root)!r}) goes on with it"
             )
-        words = ["run", str(target.absolute()), "--run-dir", str(root)]
+        words = ["run", str(neat(target)), "--run-dir", str(root)]
         words += ["--deadline", deadline] if deadline is not None else []
         words += ["--launcher", launcher] if launcher is not None else []
     words += [word for key, value in overrides.items() for word in ("--set", f"{key}={json.dumps(value)}")]
@@ -292,7 +293,7 @@ def start(
 
 def open_run(run: str | os.PathLike[str]) -> Run:
     """A run that somebody else started, or that is over. Raises RunFolderError when there is none."""
-    opened = Run(RunFolder(Path(run).absolute()))
+    opened = Run(RunFolder(neat(Path(run))))
     opened._require()
     return opened
 

@@ -16,6 +16,7 @@ from hpcsched.batch.sites import Site, load_site
 from hpcsched.config.load import load_experiment
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.errors import InputError
+from hpcsched.runfolder import neat
 
 CONTAINER_TEMPLATES = ("apptainer", "pyxis")
 LEAST_SIGNAL_S, MOST_SIGNAL_S = 10, 65535
@@ -63,13 +64,13 @@ def prepare(
     chosen = load_site(site, environ)
     # In a container the command may exist in the image only.
     spec = load_experiment(file, overrides=overrides, simulate=template in CONTAINER_TEMPLATES)
-    root = (run_dir or new_run_dir(spec, now)).absolute()
+    root = neat(run_dir or new_run_dir(spec, now))
     if (root / "journal").is_dir() and template != "requeue" and not may_resume:
         raise InputError(
             f"{root}: holds a run already; go on with it by --template requeue, or give another --run-dir"
         )
     request = JobRequest(
-        file=file.absolute(),
+        file=neat(file),
         run_dir=root,
         job_name=_job_name(job_name or spec.experiment.name),
         nodes=nodes,
@@ -87,7 +88,7 @@ def new_run_dir(spec: ExperimentSpec, now: datetime) -> Path:
     """`[experiment] run_dir`, else `runs/NAME-DATE-TIME` beside the file, under a name that is free."""
     if spec.experiment.run_dir is not None:
         return Path(spec.experiment.run_dir)
-    base = spec.file.absolute().parent / "runs"
+    base = neat(spec.file).parent / "runs"
     stem = f"{spec.experiment.name}-{now:%Y%m%d-%H%M%S}"
     root, number = base / stem, 1
     while root.exists():

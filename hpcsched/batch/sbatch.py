@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcsched.errors import CommandError, InputError
+from hpcsched.errors import CommandError, HpcschedError, InputError
 
 SBATCH_LIMIT_S = 120.0
 _LEAKING = ("SBATCH_", "SLURM_")
@@ -31,6 +31,15 @@ def sbatch(text: str, *, run_dir: Path, environ: Mapping[str, str]) -> Submitted
         raise InputError(f"{script}: cannot be written: {error.strerror}; give another --run-dir") from error
     argv = ("sbatch", "--parsable", str(script))
     try:
+        return Submitted(_hand_over(argv, environ), script)
+    except HpcschedError:
+        script.unlink(missing_ok=True)  # nothing was queued: --dry-run prints it
+        raise
+
+
+def _hand_over(argv: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """The job's id."""
+    try:
         done = subprocess.run(
             argv, env=_environ(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SBATCH_LIMIT_S, check=False
         )  # fmt: skip
@@ -42,7 +51,7 @@ def sbatch(text: str, *, run_dir: Path, environ: Mapping[str, str]) -> Submitted
         raise CommandError(argv, None, "", "") from error
     if done.returncode != 0:
         raise CommandError(argv, done.returncode, done.stdout, done.stderr)
-    return Submitted(done.stdout.strip().partition(";")[0], script)
+    return done.stdout.strip().partition(";")[0]
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
 
-class Command(msgspec.Struct, frozen=True):
+class Command(NamedTuple):
     where: str
     """"module:name" of a plain function with typer's annotations, or of a typer.Typer.
 

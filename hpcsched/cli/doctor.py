@@ -25,7 +25,7 @@ def command(
     """Try what hpcsched relies on, here and (inside a Slurm job) on every node of the job.
 
     On a login node: interpreter, limits, ports, the run folder's file system, a process group, Slurm's version. Inside a job
-    also step creation, overlap, GPU visibility, clocks, whether nodes can connect back, and groups within a node and between
+    also step creation, overlap, GPU visibility, P2P, clocks, whether nodes can connect back, and groups within a node and between
     nodes with their bandwidth. Exit code 0 when nothing failed, 1 otherwise.
     """
     import msgspec

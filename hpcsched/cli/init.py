@@ -37,8 +37,11 @@ def command(
     deadline: Annotated[str | None, typer.Option(help='Such as "2h30m" or "17:30".')] = None,
     max_iterations: Annotated[int | None, typer.Option(help="R: iterations of a complete trial.")] = None,
     policy: Annotated[
-        str, typer.Option(help="The scheduling policy; our own is called deadline.")
-    ] = "hypersched",
+        str | None,
+        typer.Option(
+            help="hypersched (default), deadline (our own), asha, hyperband, rasda, fixed_split, fifo."
+        ),
+    ] = None,
     gpus_per_atom: Annotated[int, typer.Option(help="GPUs of the smallest trial.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
 ) -> None:
@@ -63,6 +66,11 @@ def command(
         max_iterations
         if max_iterations is not None
         else int(_ask(ask, "How many iterations (epochs) has a complete trial?", "81"))
+    )
+    policy = policy or _ask(
+        ask,
+        "Which policy? hypersched, deadline (our own), asha, hyperband, rasda, fixed_split or fifo",
+        "hypersched",
     )
     try:
         words = tuple(shlex.split(command))

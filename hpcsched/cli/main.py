@@ -50,7 +50,7 @@ def load_command(name: str) -> Any:
     found = getattr(importlib.import_module(module_name), attribute)
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name=name, help=found.__doc__ or command.help)(found)
     return typer.main.get_command(app)
 
@@ -59,6 +59,7 @@ app = typer.Typer(
     name="hpcsched",
     cls=LazyGroup,
     no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: rich's takes half of the time of `--help`, and boxes break in logs and pipes
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback, which can be pasted anywhere
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -63,12 +63,18 @@ def command(
         overrides["launcher.kind"] = launcher.value
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     root = run_dir or target.absolute().parent / "runs" / f"profile-{stamp}-{os.getpid()}"
-    result = run_experiment(
-        Request(target=target, run_dir=root, overrides=overrides),
-        environ=os.environ,
-        argv=tuple(sys.argv),
-        roles=touring(iterations, chosen),
-    )
+    was_there = root.exists()
+    try:
+        result = run_experiment(
+            Request(target=target, run_dir=root, overrides=overrides),
+            environ=os.environ,
+            argv=tuple(sys.argv),
+            roles=touring(iterations, chosen),
+        )
+    except InputError:
+        if not was_there and not (root / "journal").exists():
+            shutil.rmtree(root, ignore_errors=True)  # nothing was begun
+        raise
     document, lines = profile_of_log(read_journal(result.folder))
     print("\n".join(["", *lines]))
     if document is not None:

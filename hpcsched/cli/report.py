@@ -17,6 +17,13 @@ def command(
         Path | None,
         typer.Option(metavar="DIR", help="Write the figures alone, as PNG, SVG and PDF, into this folder."),
     ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Draws of the simulation of other policies; default: as many as take some seconds, 0: none.",
+        ),
+    ] = None,
 ) -> None:
     """Write one HTML page about a run: summary, figures, tables. Opens without a network, light and dark."""
     if figures is not None:
@@ -29,4 +36,4 @@ def command(
             return
     from hpcsched.report.page import write_report
 
-    typer.echo(str(write_report(run, out)))
+    typer.echo(str(write_report(run, out, num_draws=draws)))

@@ -158,10 +158,12 @@ def _perform(requests: Sequence[RunRequest], num_workers: int | None) -> list[Si
 
 
 def _title(requests: Sequence[RunRequest]) -> str:
+    from hpcsched.core.words import atoms
+
     first = requests[0]
     deadline = "no deadline" if first.deadline_s is None else f"deadline {first.deadline_s:g} s"
     seeds = len({request.seed for request in requests})
-    return f"{first.num_atoms} atoms, {deadline}, {seeds} seed{'s' * (seeds != 1)}"
+    return f"{atoms(first.num_atoms)}, {deadline}, {seeds} seed{'s' * (seeds != 1)}"
 
 
 def _print_table(rows: Sequence[PolicyRow], *, title: str) -> None:

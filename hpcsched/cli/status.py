@@ -93,7 +93,7 @@ def text_of(run: Path, standing: Standing) -> str:
     lines += [
         f"trials     {trials}",
         f"decisions  {counts}",
-        f"disk       {len(state.checkpoint_bytes)} checkpoints, {status.checkpoint_bytes / 1e6:.1f} MB (each trial keeps its latest and its best)",
+        f"disk       {state.num_checkpoints} checkpoints, {status.checkpoint_bytes / 1e6:.1f} MB (each trial keeps its latest and its best)",
         f"atoms      {status.num_atoms}; of {total:.0f} atom-seconds: {shares or 'none'}",
     ]
     lines += [

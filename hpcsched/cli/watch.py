@@ -28,11 +28,11 @@ def command(
     from hpcsched.cli.stop import stop_one
     from hpcsched.eventlog.reader import read_journal, require_journal
     from hpcsched.report.story import tell, text_of
-    from hpcsched.runfolder import RunFolder
+    from hpcsched.runfolder import RunFolder, neat
     from hpcsched.screen.keys import Keys
     from hpcsched.screen.watching import Orders, once, watch
 
-    folder = RunFolder(run.absolute())
+    folder = RunFolder(neat(run))
     require_journal(folder)
     console = Console()
     if one or not console.is_terminal or console.is_dumb_terminal:

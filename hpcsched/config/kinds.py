@@ -9,7 +9,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -50,12 +50,14 @@ def show(value: object, *, longest: int = 80) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """' Did you mean "x"?' or nothing."""
+def did_you_mean(
+    word: object, known: Iterable[str], shown: Callable[[str], str | None] = lambda near: near
+) -> str:
+    """' Did you mean "x"?' or nothing. `shown`: how the nearest is spelled."""
     if not isinstance(word, str) or len(word) > 100:
         return ""
     near = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return f' Did you mean "{near[0]}"?' if near else ""
+    return f' Did you mean "{shown(near[0])}"?' if near else ""
 
 
 class Flag(msgspec.Struct, frozen=True):

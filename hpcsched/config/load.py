@@ -91,7 +91,8 @@ def read_text(path: Path) -> str:
         if path.is_dir():
             raise ExperimentFileError("is a folder; name the experiment file in it", file=path)
         if not path.exists():
-            near = did_you_mean(path.name, _names_beside(path))
+            beside = {Path(name).stem: name for name in _names_beside(path)}
+            near = did_you_mean(path.stem, beside, beside.get)
             raise ExperimentFileError(
                 f"no such file.{near}" + ("" if near else " `hpcsched init` writes one."), file=path
             )

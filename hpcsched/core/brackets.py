@@ -8,7 +8,8 @@ wait may go on now? Results without a score are the same for all of them:
 - "nan", "inf", "-inf": the trial has diverged. At a milestone where it has no score yet it is stopped; below one it
   goes on, for a single bad evaluation happens. It is never recorded, so it is never promoted.
 
-A report that steps over milestones is recorded at every milestone passed.
+A report that steps over milestones is recorded at every milestone passed. Scores are higher-is-better within; what is said of
+them (`because`) is in the user's sign.
 """
 
 # ruff: noqa: ARG002 - not every implementation of a protocol needs all of its parameters
@@ -17,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from hpcsched.core.enums import Mode
 from hpcsched.core.ids import TrialId
 from hpcsched.core.rungs import ArrivalRung, PercentileRung, TopRung, milestones_of
+from hpcsched.core.words import IN_WORDS
 
 
 class Objection(NamedTuple):
@@ -68,11 +71,18 @@ def judge_unscored(num_unrecorded: int, problem: str | None) -> Objection | None
 class SpeculativeBracket:
     """HyperSched's rungs: speculative evaluation and continuous re-check (algorithms.md 1.6)."""
 
-    __slots__ = ("_objector", "_protect_leader", "_waits_at", "rungs")
+    __slots__ = ("_objector", "_protect_leader", "_say", "_waits_at", "rungs")
 
     def __init__(
-        self, *, grace_period: int, max_iterations: int, reduction_factor: int, protect_leader: bool = False
+        self,
+        *,
+        grace_period: int,
+        max_iterations: int,
+        reduction_factor: int,
+        mode: Mode = Mode.MAX,
+        protect_leader: bool = False,
     ) -> None:
+        self._say = IN_WORDS[mode]
         self.rungs = [
             PercentileRung(milestone, reduction_factor)
             for milestone in reversed(milestones_of(grace_period, max_iterations, reduction_factor))
@@ -109,7 +119,8 @@ class SpeculativeBracket:
                 continue
             self._objector[trial_id] = rung
             return Objection(
-                f"its score {recorded:.6g} at iteration {rung.milestone} is below the cutoff {cutoff:.6g} of {num} trials"
+                f"its score {self._say(recorded)} at iteration {rung.milestone} is {self._say.worse} the cutoff {self._say(cutoff)} "
+                f"of {num} trials"
             )
         return None
 
@@ -148,8 +159,8 @@ class SpeculativeBracket:
                 if fits(trial_id):
                     found = Promotion(
                         trial_id,
-                        f"its score {score:.6g} at iteration {rung.milestone} is not below the cutoff {cutoff:.6g} "
-                        f"of {len(rung.scores)} trials",
+                        f"its score {self._say(score)} at iteration {rung.milestone} is not {self._say.worse} the cutoff "
+                        f"{self._say(cutoff)} of {len(rung.scores)} trials",
                     )
                     break
                 too_big.append(trial_id)
@@ -167,9 +178,12 @@ class PromotionBracket:
     A trial that is among them on arrival goes on at once.
     """
 
-    __slots__ = ("_waits_at", "rungs")
+    __slots__ = ("_say", "_waits_at", "rungs")
 
-    def __init__(self, *, grace_period: int, max_iterations: int, reduction_factor: int) -> None:
+    def __init__(
+        self, *, grace_period: int, max_iterations: int, reduction_factor: int, mode: Mode = Mode.MAX
+    ) -> None:
+        self._say = IN_WORDS[mode]
         self.rungs = [
             TopRung(milestone, reduction_factor)
             for milestone in reversed(milestones_of(grace_period, max_iterations, reduction_factor))
@@ -201,9 +215,9 @@ class PromotionBracket:
             return None
         self._waits_at[trial_id] = objector
         least = objector.worst_of_top()
-        top = "nobody goes on yet" if least is None else f"the last that goes on has {least:.6g}"
+        top = "nobody goes on yet" if least is None else f"the last that goes on has {self._say(least)}"
         return Objection(
-            f"its score {score:.6g} at iteration {objector.milestone} is not among the best {objector.num_top} of "
+            f"its score {self._say(score)} at iteration {objector.milestone} is not among the best {objector.num_top} of "
             f"{len(objector.records)} trials: {top}"
         )
 
@@ -226,7 +240,7 @@ class PromotionBracket:
                 if fits(record.trial_id):
                     found = Promotion(
                         record.trial_id,
-                        f"its score {record.score:.6g} at iteration {rung.milestone} is among the best {rung.num_top} of "
+                        f"its score {self._say(record.score)} at iteration {rung.milestone} is among the best {rung.num_top} of "
                         f"{len(rung.records)} trials",
                     )
                     break
@@ -242,9 +256,12 @@ class PromotionBracket:
 class StoppingBracket:
     """ASHA that stops (Ray Tune's default): decided on arrival, against earlier arrivals, for good (T7)."""
 
-    __slots__ = ("rungs",)
+    __slots__ = ("_say", "rungs")
 
-    def __init__(self, *, grace_period: int, max_iterations: int, reduction_factor: int) -> None:
+    def __init__(
+        self, *, grace_period: int, max_iterations: int, reduction_factor: int, mode: Mode = Mode.MAX
+    ) -> None:
+        self._say = IN_WORDS[mode]
         self.rungs = [
             ArrivalRung(milestone, reduction_factor)
             for milestone in reversed(milestones_of(grace_period, max_iterations, reduction_factor))
@@ -268,8 +285,8 @@ class StoppingBracket:
             cutoff = rung.cutoff()
             if highest and cutoff is not None and score < cutoff:
                 objection = Objection(
-                    f"its score {score:.6g} at iteration {rung.milestone} is below the cutoff {cutoff:.6g} of the {rung.num} "
-                    "trials before it",
+                    f"its score {self._say(score)} at iteration {rung.milestone} is {self._say.worse} the cutoff "
+                    f"{self._say(cutoff)} of the {rung.num} trials before it",
                     for_good=True,
                 )
             rung.record(trial_id, score)

@@ -87,6 +87,7 @@ from hpcsched.core.sizes import Sizes
 from hpcsched.core.transitions import ENDED, LIVE, TRANSITIONS, Cause
 from hpcsched.core.trial import MOST_SNAPSHOTS, Snapshot, Trial
 from hpcsched.core.view import Decision, Drop, Pause, Policy, Resize, Stop, TrialView
+from hpcsched.core.words import atoms_are
 from hpcsched.topology.machine import AtomId, Machine, Placement
 from hpcsched.topology.pool import Pool
 from hpcsched.topology.span import Span, Spans
@@ -525,6 +526,7 @@ class Scheduler:
         for trial in self.trials:
             if trial.state not in ENDED:
                 self._move(trial, Cause.DROP)
+                trial.dropped_because = f"the experiment is over: {why}"
         self._actions.append(FinishExperiment(why, state=how, best_trial_id=self._best_trial_id()))
 
     def _best_trial_id(self) -> TrialId | None:
@@ -819,6 +821,7 @@ class Scheduler:
         if trial.state not in {TrialState.PENDING, TrialState.PAUSED}:
             return
         self._move(trial, Cause.DROP)
+        trial.dropped_because = because
         self._prune(trial, because)
         self._policy.trial_left(self, trial)
 
@@ -1059,7 +1062,8 @@ class Scheduler:
     def _limit_reached(self, trial: Trial, kind: TimerKind) -> None:
         timeouts = self.settings.timeouts
         if kind is TimerKind.START_TIMEOUT and not trial.contacted:
-            self._kill(trial, f"it did not start within {timeouts.start_s:.6g} s")
+            why = f"it did not start within {timeouts.start_s:.6g} s (does its script call hpcsched.trial()?)"
+            self._kill(trial, why)
         elif kind is TimerKind.SILENCE_TIMEOUT and timeouts.silence_s is not None:
             due = trial.heard_at + timeouts.silence_s
             if trial.state is not TrialState.RUNNING:
@@ -1067,7 +1071,8 @@ class Scheduler:
             if self.now < due:
                 self._timer(kind, due, f"it was heard of at {trial.heard_at:.6g} s", trial)
             else:
-                self._kill(trial, f"nothing was heard of it for {timeouts.silence_s:.6g} s")
+                never = " (does its script call trial.report()?)" if trial.incarnation_iteration == 0 else ""
+                self._kill(trial, f"nothing was heard of it for {timeouts.silence_s:.6g} s{never}")
         elif kind is TimerKind.PREEMPT_GRACE and (trial.state is TrialState.PREEMPTING or trial.finishing):
             self._kill(trial, f"it did not leave within {timeouts.preempt_grace_s:.6g} s")
         elif kind is TimerKind.KILL_WAIT and trial.killing:
@@ -1166,7 +1171,7 @@ class Scheduler:
         if missing is not None:
             num = min(num, missing)
         if num > 0:
-            self._request(num, f"{self._ledger.num_free} atoms are free and nobody waits for them")
+            self._request(num, f"{atoms_are(self._ledger.num_free)} free and nobody waits for them")
 
     def _finish_if_over(self) -> None:
         if self._num_requested:

@@ -38,6 +38,7 @@ class Trial:
         "config",
         "contacted",
         "crashes",
+        "dropped_because",
         "finishing",
         "fruitless",
         "heard_at",
@@ -118,6 +119,8 @@ class Trial:
         self.next_placement: Placement | None = None
         """Where a resize will take it."""
         self.resize_because = ""
+        self.dropped_because = ""
+        """Why it will not run again though nobody had to be asked to leave; "" otherwise. No action says so."""
         self.last_num_atoms = 1
 
         self.contacted = False

@@ -16,7 +16,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from hpcsched.doctor.finding import Finding, fail, ok, skip, warn
+from hpcsched.doctor.peers import WHAT, Peers, finding_of
 
 SLOW_IMPORT_S, SLOW_TORCH_S, SLOW_FSYNC_S = 1.0, 15.0, 0.1
 LEAST_FILES, LEAST_FREE_MB = 1024, 1024
@@ -200,7 +203,7 @@ def _kind_of(path: Path) -> str:
     return kind
 
 
-def look_at_gpus(environ: Mapping[str, str]) -> Iterator[Finding]:
+def look_at_gpus(environ: Mapping[str, str], python: str = sys.executable) -> Iterator[Finding]:
     tool = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if tool is None:
         yield skip("GPUs here", "no nvidia-smi on PATH", "on a login node that is usual; look inside a job")
@@ -221,6 +224,22 @@ def look_at_gpus(environ: Mapping[str, str]) -> Iterator[Finding]:
         )
     else:
         yield ok("GPUs here", f"{len(names)}: {names[0]}")
+    if len(names) > 1:
+        yield _peers(environ, python)
+
+
+def _peers(environ: Mapping[str, str], python: str) -> Finding:
+    argv = [python, "-P", "-m", "hpcsched.doctor.peers"]
+    try:
+        done = subprocess.run(
+            argv, env=dict(environ), capture_output=True, text=True, timeout=180.0, check=False, stdin=subprocess.DEVNULL
+        )  # fmt: skip
+        return finding_of(msgspec.json.decode(done.stdout, type=Peers))
+    except subprocess.TimeoutExpired:
+        why = "no answer within 180 s"
+    except msgspec.DecodeError:
+        why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return warn(WHAT, f"could not be looked at: {why}", "python -m hpcsched.doctor.peers shows all")
 
 
 def look_at_group(environ: Mapping[str, str], python: str = sys.executable) -> Iterator[Finding]:

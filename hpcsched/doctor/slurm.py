@@ -14,6 +14,7 @@ import msgspec
 
 from hpcsched.doctor.finding import Finding, fail, ok, skip, warn
 from hpcsched.doctor.on_node import NodeSays
+from hpcsched.doctor.peers import WHAT, Peers, finding_of
 from hpcsched.driver.addresses import addresses_towards
 from hpcsched.errors import CommandError, HpcschedError
 from hpcsched.launch.allocation import Allocation, RunCommand, reason_of, slurm_query_environment
@@ -120,7 +121,43 @@ def look_at_steps(
         yield ok("step creation", f"{took:.2f} s")
     yield from _overlap(allocation, env, run_command, srun_args)
     yield from _nodes(allocation, folder, env, run_command, srun_args, python)
+    yield _peers(allocation, env, run_command, srun_args, python)
     yield from _groups(allocation, env, run_command, srun_args, python)
+
+
+def _peers(
+    allocation: Allocation,
+    env: Mapping[str, str],
+    run_command: RunCommand,
+    srun_args: Sequence[str],
+    python: str,
+) -> Finding:
+    """Of the first node, in a step that is shown all its GPUs, as those of a trial are."""
+    first = allocation.nodes[0]
+    num = job_gpus_of(allocation).get(first) or 0
+    if num < 2:
+        return skip(
+            WHAT,
+            f"the job holds {num} GPU{'s' * (num != 1)} on {first}",
+            "look in a job with two or more a node",
+        )
+    command = (python, "-P", "-m", "hpcsched.doctor.peers")
+    try:
+        text = run_command(
+            _argv([first], _gpu_option(allocation, [first]), srun_args, command), timeout_s=300.0, env=env
+        )
+        return finding_of(msgspec.json.decode(text, type=Peers))
+    except CommandError as error:
+        if "No module named 'torch'" in error.stderr:
+            return skip(WHAT, "torch is not installed", "pip install 'hpcsched[train]'")
+        why = reason_of(error)
+    except msgspec.DecodeError as error:
+        why = str(error)
+    return warn(
+        WHAT,
+        f"could not be looked at on {first}: {why}",
+        "python -m hpcsched.doctor.peers in a step shows all",
+    )
 
 
 def _argv(

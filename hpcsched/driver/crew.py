@@ -613,7 +613,10 @@ class Crew:
         if self._outcome is not None:
             return self._outcome, self._why
         if self._num_reports == 0:
-            return Outcome.CRASHED, "the ranks ended with code 0 without a report and without a goodbye"
+            return Outcome.CRASHED, (
+                "the ranks ended with code 0 without a report and without a goodbye: does the script call hpcsched.trial() and "
+                "loop over it?"
+            )
         return (
             Outcome.CRASHED,
             f"the ranks ended with code 0 after iteration {self.last_iteration} without a goodbye",

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hpcsched.errors import RunFolderError
-from hpcsched.runfolder import RunFolder
+from hpcsched.runfolder import RunFolder, neat
 
 LEAST_FREE_MB = 64
 
@@ -64,7 +64,7 @@ def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFol
     Raises RunFolderError: it holds another run and `resume` is off, it does not hold one and `resume` is on, it
     cannot be written, belongs to somebody else, or the disk is (nearly) full.
     """
-    folder = RunFolder(root.absolute())
+    folder = RunFolder(neat(root))
     try:
         is_other = folder.root.exists() and not folder.root.is_dir()
         has_run = folder.journal.is_dir() and any(folder.journal.iterdir())

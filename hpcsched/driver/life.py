@@ -7,7 +7,9 @@ the folder before the machine is probed, everything about the machine before a t
 from __future__ import annotations
 
 import difflib
+import math
 import os
+import shlex
 import socket
 import sys
 import time
@@ -38,6 +40,7 @@ from hpcsched.driver.keeper import Chore, Keeper
 from hpcsched.driver.loop import Loop, reserve_s, write_private
 from hpcsched.driver.measured import profile_document, scaling_note
 from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
+from hpcsched.driver.painter import Painter
 from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
@@ -67,7 +70,7 @@ from hpcsched.launch.local import LocalLauncher
 from hpcsched.launch.orphans import end_orphans
 from hpcsched.launch.probe import Probed, local_machine, probe_machine, step_gpus_of
 from hpcsched.launchspec import Channel
-from hpcsched.runfolder import RunFolder
+from hpcsched.runfolder import RunFolder, neat
 from hpcsched.search.samplers import Sampler, make_sampler
 from hpcsched.topology.assemble import MachineOptions
 from hpcsched.topology.machine import Machine
@@ -190,11 +193,9 @@ def _run_on_node(
     stream: TextIO,
 ) -> Result:
     """The driver on the job's first node; what came of it. Raises InputError when it could not begin (it has said why)."""
-    words = run_words(
-        str(request.target.absolute()), str(root.absolute()), request.overrides, resume=request.resume
-    )
+    words = run_words(str(neat(request.target)), str(neat(root)), request.overrides, resume=request.resume)
     code = run_on_node(allocation, words, environ, srun_args=spec.launcher.srun_args, stream=stream)
-    folder = RunFolder(root.absolute())
+    folder = RunFolder(neat(root))
     if code == InputError.exit_code or not folder.segment(1).exists():
         raise InputError(
             f"the driver on {allocation.nodes[0]} did not begin (code {code}); it says why above"
@@ -290,7 +291,7 @@ def _new_run_dir(spec: ExperimentSpec) -> Path:
     if spec.experiment.run_dir is not None:
         return Path(spec.experiment.run_dir)
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = spec.file.absolute().parent / "runs"
+    base = neat(spec.file).parent / "runs"
     root = base / f"{spec.experiment.name}-{stamp}"
     number = 1
     while root.exists():
@@ -334,6 +335,26 @@ def _check_given_deadline(spec: ExperimentSpec, past: Past) -> None:
         )
 
 
+def _check_own_deadline(
+    spec: ExperimentSpec, past: Past, folder: RunFolder, environ: Mapping[str, str]
+) -> None:
+    """A run that somebody has suspended and takes up after its deadline would be finished on the spot, for good. (One that
+    crashed, or that Slurm puts into the queue again, is.)"""
+    deadline_s = past.scheduler.deadline_s
+    suspended = past.end is not None and past.end.state is ExperimentState.SUSPENDED
+    if deadline_s is None or not suspended or "SLURM_RESTART_COUNT" in environ:
+        return
+    chain = spec.experiment.span == "chain" and spec.experiment.deadline_at is None
+    gone = past.last_time_s if chain else time.time() - past.header.began_at
+    if gone >= deadline_s:
+        raise InputError(
+            f"{folder.root}: this run was suspended and its deadline, {deadline_s:.0f} s after the beginning, has passed since "
+            f"(it began {gone:.0f} s ago). To train on give a later one, counted from the beginning, such as: hpcsched run "
+            f"--resume {shlex.quote(str(folder.root))} --deadline {math.ceil((gone + deadline_s) / 60)}m. While it runs `hpcsched "
+            "extend` moves it further. What it has come to stands in best/"
+        )
+
+
 def _check_deadline(
     spec: ExperimentSpec, deadline_s: float | None, ends_at: float | None, now_unix_s: float
 ) -> None:
@@ -354,6 +375,16 @@ def _check_deadline(
             f'{spec.file}: experiment.deadline: missing; policy "{policy}" works towards a deadline and this allocation '
             'has no end. Give one, such as deadline = "2h"'
         )
+
+
+def _waits(allocation: Allocation | None, began_at: float) -> dict[str, float]:
+    """How long the job waited in the queue, and from its start to the driver's, seconds; empty where Slurm does not say."""
+    if allocation is None or allocation.submitted_at is None or allocation.started_at is None:
+        return {}
+    return {
+        "queue_s": max(0.0, allocation.started_at - allocation.submitted_at),
+        "job_start_s": round(max(0.0, began_at - allocation.started_at), 1),
+    }
 
 
 NEED_DEADLINE = ("hypersched", "fixed_split", "deadline")
@@ -402,6 +433,8 @@ class _Life:
             return self._result(past.scheduler.state, "this run has ended already")
         if past is not None and "experiment.deadline" in self._request.overrides:
             _check_given_deadline(self._spec, past)
+        elif past is not None:
+            _check_own_deadline(self._spec, past, self._folder, self._environ)
         keys = create_keys(self._folder.keys / str(self._lease.life))
         server = Server(
             keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
@@ -540,6 +573,7 @@ class _Life:
                     machine,
                     self._slurm_version(),
                 ),
+                **_waits(self._allocation, self._now_unix_s),
                 "experiment_folder": begun_with.experiment_folder,
                 "overrides": begun_with.overrides,
             },
@@ -548,6 +582,8 @@ class _Life:
         )
         self._signals.begin_queueing()  # what comes from here on is the loop's to handle
         writer = JournalWriter(self._folder, header, durable=lambda n: self._inbox.put(ib.Durable(n)))
+        painter = past.painter if past is not None else Painter(self._folder, header, scheduler)
+        painter.take(header)
         screen = make_screen(machine, scheduler, spec.experiment.metric, self._stream)
         loop = Loop(
             spec=spec,
@@ -563,6 +599,7 @@ class _Life:
             clock=clock,
             ports=Ports(salt=f"{os.getuid()}-{self._job_id()}-{self._folder.root}", ephemeral=_ephemeral()),
             onlooker=screen,
+            painter=painter,
             local=self._allocation is None,
             invented_gpus=probed.invented,
             began_at_unix_s=began_at,
@@ -595,8 +632,11 @@ class _Life:
             screen.close()
         result = self._result(state, loop.why)
         if loop.superseded is None:
-            result = self._say_what_was_measured(result, scheduler, writer, clock.now())
-            writer.append(End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why))
+            result = self._say_what_was_measured(result, scheduler, writer, painter, clock.now())
+            end = End(time=clock.now(), state=state, exit_code=result.exit_code, why=result.why)
+            writer.append(end)
+            painter.take(end)
+            painter.close()
         complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
         if not complete and loop.superseded is None:
             self._say(f"the journal could not be written to its end: {writer.trouble}")
@@ -606,11 +646,12 @@ class _Life:
         return result
 
     def _say_what_was_measured(
-        self, result: Result, scheduler: Scheduler, writer: JournalWriter, now: float
+        self, result: Result, scheduler: Scheduler, writer: JournalWriter, painter: Painter, now: float
     ) -> Result:
         """Beside what was assumed: in the log, in the last words, and as a profile that a later run can use."""
         note = scaling_note(scheduler, now)
         writer.append(note)
+        painter.take(note)
         document = profile_document(scheduler)
         if document is not None:
             try:

@@ -38,6 +38,7 @@ from hpcsched.driver.best import publish_best
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, supervisor_peer
 from hpcsched.driver.deadline import limits
+from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
 from hpcsched.driver.suspects import NUM_LOSSES, NUM_TRIALS, Suspects
@@ -110,6 +111,7 @@ class Loop:
         clock: Clock,
         ports: Ports,
         onlooker: Onlooker,
+        painter: Painter,
         local: bool,
         invented_gpus: bool,
         began_at_unix_s: float,
@@ -133,6 +135,7 @@ class Loop:
         self._clock = clock
         self._ports = ports
         self._onlooker = onlooker
+        self._painter = painter
         self._local = local
         self._invented_gpus = invented_gpus
         self._began_at = began_at_unix_s
@@ -196,6 +199,7 @@ class Loop:
                 self._keep_spares(now)
             self._watch_disk(now)
             self._onlooker.refresh(now)
+            self._painter.refresh()
         return self._state or ExperimentState.SUSPENDED
 
     def _watch_disk(self, now: float) -> None:
@@ -352,13 +356,15 @@ class Loop:
         self._handled_until = max(self._handled_until, event.time)
         actions = self._scheduler.handle(event)
         self._n += 1
+        step = Step(n=self._n, event=event, actions=tuple(actions))
         try:
-            record = self._writer.append(Step(n=self._n, event=event, actions=tuple(actions)))
+            record = self._writer.append(step)
         except SupersededError as error:
             self.superseded = str(error)
             return
         self._pending.append(_Pending(record, actions, reply))
         self._onlooker.step(event, actions)
+        self._painter.take(step)
         self._tell_sampler(event)
 
     def _effect(self, crew: Crew, effects: Effects, handle: bool = True) -> None:
@@ -773,6 +779,8 @@ class Loop:
             self._writer.append(note)
         except SupersededError as error:
             self.superseded = str(error)
+            return
+        self._painter.take(note)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hpcsched.driver.control import drop_control
 from hpcsched.driver.inbox import Control
 from hpcsched.errors import InputError
 from hpcsched.eventlog.status import Standing, read_status
-from hpcsched.runfolder import RunFolder
+from hpcsched.runfolder import RunFolder, neat
 
 TAKEN_LIMIT_S = 5.0
 """The driver looks each second; on a network file system it may see a new file some seconds later."""
@@ -30,13 +31,22 @@ class LiveRun:
 
 def live_run(root: Path) -> LiveRun:
     """Raises RunFolderError for a folder without a run, InputError when no driver serves it."""
-    folder = RunFolder(root.absolute())
+    folder = RunFolder(neat(root))
     standing = read_status(folder)
     state = standing.status.state
     if standing.run.end is not None or standing.holder is None or not standing.holder.holds:
-        cure = f"; go on with it by `hpcsched run --resume {root}`" if state.value == "suspended" else ""
+        cure = ""
+        if state.value == "suspended":
+            later = " --deadline TIME" if _is_past_deadline(standing) else ""
+            cure = f"; go on with it by `hpcsched run --resume {shlex.quote(str(root))}{later}`"
+            cure += " (TIME counts from the beginning of the run)" if later else ""
         raise InputError(f"{root}: no driver serves this run, it is {state.value}{cure}")
     return LiveRun(folder, standing)
+
+
+def _is_past_deadline(standing: Standing) -> bool:
+    deadline_s = standing.run.deadline_s
+    return deadline_s is not None and time.time() - standing.run.header.began_at >= deadline_s
 
 
 def give_order(live: LiveRun, order: Control, what: str) -> str:

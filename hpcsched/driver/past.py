@@ -9,10 +9,11 @@ from hpcsched.core.actions import DeleteCheckpoint, PublishBest
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
+from hpcsched.driver.painter import Painter
 from hpcsched.driver.told import tell_sampler
 from hpcsched.errors import LogError, ReplayDiffersError
 from hpcsched.eventlog.reader import JournalReader
-from hpcsched.eventlog.records import Header, SegmentEnd, Step
+from hpcsched.eventlog.records import End, Header, SegmentEnd, Step
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
 
@@ -23,6 +24,10 @@ class Past(msgspec.Struct):
     header: Header
     """Of the first life."""
     scheduler: Scheduler
+    painter: Painter
+    """Has taken in all records."""
+    end: End | None = None
+    """The last life's last word; None: it had none."""
     last_n: int = 0
     """Number of the last step."""
     last_time_s: float = 0.0
@@ -49,12 +54,16 @@ def read_past(folder: RunFolder, sampler: Sampler) -> Past:
         match record:
             case Header():
                 if past is None:
-                    past = Past(header=record, scheduler=Scheduler(record.settings))
+                    scheduler = Scheduler(record.settings)
+                    past = Past(record, scheduler, Painter(folder, record, scheduler))
             case Step():
                 assert past is not None, "the reader checks that a header comes first"
                 _replay(folder, past, record, sampler)
             case _:
                 pass
+        assert past is not None, "the reader checks that a header comes first"
+        past.end = record if isinstance(record, End) else None
+        past.painter.take(record)
     if past is None:
         raise LogError(f"{folder.journal}: the journal has no header: nothing was ever begun here")
     past.ends = reader.ends

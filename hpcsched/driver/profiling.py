@@ -29,7 +29,9 @@ from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.settings import FifoSettings, RetrySettings, Settings
 from hpcsched.core.sizes import Sizes
 from hpcsched.core.view import Decision, Drop, Pause, Start, Stop, TrialView, View
+from hpcsched.core.words import atoms
 from hpcsched.driver.roles import Roles
+from hpcsched.errors import InputError
 from hpcsched.eventlog.records import Note, Record, Step
 from hpcsched.search.samplers import Sampler
 from hpcsched.topology.machine import AtomId, Machine, Placement
@@ -47,8 +49,18 @@ class Halt(NamedTuple):
 
 
 def tour_of(machine: Machine, sizes: Sizes, chosen: Sequence[int] = ()) -> list[Halt]:
-    """Sizes from one atom upwards, doubling, and the largest; or one atom and the chosen ones. At each, every span."""
+    """Sizes from one atom upwards, doubling, and the largest; or one atom and the chosen ones. At each, every span.
+
+    Raises InputError for a chosen size that no trial can have.
+    """
     largest = sizes.floor(len(machine.atoms))
+    wrong = [size for size in chosen if size < 1 or size > largest or not sizes.allows(size)]
+    if wrong:
+        allowed = ", ".join(str(size) for size in range(1, largest + 1) if sizes.allows(size))
+        raise InputError(
+            f"--sizes: {', '.join(map(str, wrong))}: no size of a trial here; of {atoms(len(machine.atoms))}, multiple_of = "
+            f"{sizes.multiple_of}, they are {allowed}"
+        )
     if chosen:
         wanted = {1, *chosen}
     else:

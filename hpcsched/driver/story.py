@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.core.enums import Outcome
+from hpcsched.core.words import atoms
 from hpcsched.topology.machine import Machine, Placement, shares_of
 
 
@@ -55,9 +56,9 @@ def lines_of(
     match event:
         case ev.ExperimentBegan(deadline_s=deadline_s):
             limit = "no deadline" if deadline_s is None else f"deadline in {deadline_s:.0f} s"
-            lines.append(f"began on {len(machine.atoms)} atoms, {limit}")
+            lines.append(f"began on {atoms(len(machine.atoms))}, {limit}")
         case ev.ExperimentResumed():
-            lines.append(f"resumed on {len(machine.atoms)} atoms")
+            lines.append(f"resumed on {atoms(len(machine.atoms))}")
         case ev.TrialExited(outcome=outcome, why=why) if outcome is not Outcome.PREEMPTED:
             text = f"trial {event.trial_id} {outcome.value}"
             lines.append(f"{text}: {clean(why)}" if why else text)
@@ -87,8 +88,7 @@ def lines_of(
                 place = place_in_words(machine, placement)
                 how = "start" if checkpoint is None else f"go on from {checkpoint.training_iteration} with"
                 size = len(placement.atoms)
-                atoms = "1 atom" if size == 1 else f"{size} atoms"
-                lines.append(f"{how} trial {action.trial_id} on {place} ({atoms}): {action.because}")
+                lines.append(f"{how} trial {action.trial_id} on {place} ({atoms(size)}): {action.because}")
             case act.PreemptTrial(reason=reason):
                 lines.append(f"{reason.value} trial {action.trial_id}: {action.because}")
             case act.KillTrial():

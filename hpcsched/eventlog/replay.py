@@ -107,6 +107,28 @@ class Replayer:
             self.difference = ReplayDiffersError(what)
 
 
+class LiveCore:
+    """A core that somebody else feeds, in the place of a Replayer."""
+
+    difference: ReplayDiffersError | None = None
+
+    def __init__(self, header: Header, scheduler: Scheduler) -> None:
+        """`header`: of the first life."""
+        self.header = header
+        self.scheduler = scheduler
+        self.num_events = self.num_actions = self.num_lives = 0
+
+    def feed(self, record: Record) -> None:
+        match record:
+            case Header():
+                self.num_lives += 1
+            case Step():
+                self.num_events += 1
+                self.num_actions += len(record.actions)
+            case _:
+                pass
+
+
 def replay(folder: RunFolder) -> ReplayResult:
     """Raises ReplayDiffersError with the first difference, JournalDamagedError, RunFolderError."""
     replayer = Replayer()

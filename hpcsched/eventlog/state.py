@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-import msgspec
-
 from hpcsched.core.actions import (
     CheckpointRef,
     DeleteCheckpoint,
@@ -35,40 +33,26 @@ from hpcsched.core.events import (
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.errors import ReplayDiffersError
+from hpcsched.eventlog.facts import Aside, BestSoFar
 from hpcsched.eventlog.holdings import Holding, Holdings
 from hpcsched.eventlog.reader import JournalReader, read_journal
 from hpcsched.eventlog.records import End, Header, Note, Record, Step
-from hpcsched.eventlog.replay import Replayer
+from hpcsched.eventlog.replay import LiveCore, Replayer
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology.machine import AtomId, Machine
-
-
-class BestSoFar(msgspec.Struct, frozen=True):
-    """The best complete checkpoint, as last published."""
-
-    checkpoint: CheckpointRef
-    metric: float
-    """Windowed score in the user's sign."""
-    saved_s: float
-    """When its checkpoint was complete."""
-    published_s: float
-
-
-class Aside(msgspec.Struct, frozen=True):
-    """An atom that is not used, and since when and why."""
-
-    since_s: float
-    why: str
 
 
 class RunState:
     """Feed it all records of a journal in order; look at it whenever you like.
 
-    `on_holding` is called with each holding of an atom that has ended.
+    `on_holding` is called with each holding of an atom that has ended. `core`: one that has handled each step already when its
+    record is fed (the driver's own), in place of one that handles all events again.
     """
 
-    def __init__(self, on_holding: Callable[[Holding], None] = lambda _: None) -> None:
-        self._replayer = Replayer(strict=False)
+    def __init__(
+        self, on_holding: Callable[[Holding], None] = lambda _: None, *, core: LiveCore | None = None
+    ) -> None:
+        self._replayer: Replayer | LiveCore = Replayer(strict=False) if core is None else core
         self._holdings = Holdings()
         self._on_holding = on_holding
         self._saved_at: dict[CheckpointRef, float] = {}
@@ -94,6 +78,10 @@ class RunState:
         self.stalls: dict[TrialId, Note] = {}
         """Trials in which ranks wait for one that comes no further, and what was last said of it."""
         self.num_records = 0
+        self.life = 0
+        """The newest; 0 before the first header."""
+        self.last_n = 0
+        """Number of the last step."""
 
     @property
     def header(self) -> Header:
@@ -108,6 +96,15 @@ class RunState:
     @property
     def machine(self) -> Machine | None:
         return self._holdings.machine
+
+    @property
+    def num_checkpoints(self) -> int:
+        """That have not been deleted."""
+        return len(self.checkpoint_bytes)
+
+    @property
+    def sum_checkpoint_bytes(self) -> int:
+        return sum(self.checkpoint_bytes.values())
 
     @property
     def num_lives(self) -> int:
@@ -141,6 +138,7 @@ class RunState:
         match record:
             case Header():
                 self.end = None
+                self.life = record.life
                 self.deadline_s = record.deadline_s
             case Step():
                 self._step(record)
@@ -163,6 +161,7 @@ class RunState:
 
     def _step(self, step: Step) -> None:
         event = step.event
+        self.last_n = step.n
         self.now = max(self.now, event.time)
         match event:
             case ResultReported(trial_id=trial_id):

@@ -17,10 +17,13 @@ import msgspec
 
 from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import ExperimentState, TrialState
+from hpcsched.eventlog.facts import Aside
 from hpcsched.eventlog.lease import Holder, Host, holder_of, this_host
+from hpcsched.eventlog.picture import Pictures, leave_picture
 from hpcsched.eventlog.reader import require_journal
-from hpcsched.eventlog.state import Aside, RunFollower, RunState
-from hpcsched.runfolder import RunFolder
+from hpcsched.eventlog.shown import ShownRun
+from hpcsched.eventlog.state import RunFollower
+from hpcsched.runfolder import RunFolder, neat
 
 
 class BestStatus(msgspec.Struct, frozen=True):
@@ -56,12 +59,16 @@ class Status(msgspec.Struct, frozen=True):
     best: BestStatus | None
     counts: dict[str, int]
     atom_seconds: dict[str, float]
-    aside: list[AsideStatus]
+    aside: list[AsideStatus] = []
     """Set aside because a launch found something else than was promised, or since trials kept dying there."""
     checkpoint_bytes: int = 0
     """What the checkpoints take that are kept now; `best/` shares its files with one of them."""
     stalls: dict[str, str] = {}
     """Trial number -> which of its ranks the others wait for now."""
+    why: str = ""
+    """Why it ended, or the newest life left; "" while it may go on by itself."""
+    num_crashes: int = 0
+    """Incarnations that ended by the trial's own fault: crashed, out of memory, hung."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -70,18 +77,21 @@ class Standing(msgspec.Struct, frozen=True):
     status: Status
     holder: Holder | None
     now_s: float
-    run: RunState
+    run: ShownRun
 
 
 def read_status(folder: RunFolder, *, host: Host | None = None, now: float | None = None) -> Standing:
     """Raises RunFolderError, JournalDamagedError. `host` and `now` (UNIX s): from where and when the lease is judged."""
     require_journal(folder)
-    run = RunFollower(folder).look()
     holder = holder_of(folder, host=host or this_host(), now=now)
+    run: ShownRun | None = Pictures(folder).usable(holder)
+    if run is None:
+        run = folded = RunFollower(folder).look()
+        leave_picture(folder, folded, holder)
     return Standing(status=status_of(folder, run, holder), holder=holder, now_s=run.now, run=run)
 
 
-def status_of(folder: RunFolder, run: RunState, holder: Holder | None) -> Status:
+def status_of(folder: RunFolder, run: ShownRun, holder: Holder | None) -> Status:
     scheduler = run.scheduler
     state = _state_of(run, holder)
     over = state in (ExperimentState.FINISHED, ExperimentState.FAILED)
@@ -98,14 +108,16 @@ def status_of(folder: RunFolder, run: RunState, holder: Holder | None) -> Status
         trials=trials,
         best=_best_of(folder, run),
         counts=as_dict(scheduler.counts),
-        checkpoint_bytes=sum(run.checkpoint_bytes.values()),
+        checkpoint_bytes=run.sum_checkpoint_bytes,
         stalls={} if over else {str(trial_id): note.text for trial_id, note in run.stalls.items()},
         atom_seconds=as_dict(scheduler.atom_seconds(run.now if run.over_at is None else run.over_at)),
         aside=aside_of(run),
+        why=_why(run, state),
+        num_crashes=sum(trial.crashes for trial in scheduler.trials),
     )
 
 
-def aside_of(run: RunState) -> list[AsideStatus]:
+def aside_of(run: ShownRun) -> list[AsideStatus]:
     """By node and reason, in the machine's order."""
     if run.machine is None:
         return []
@@ -119,7 +131,13 @@ def aside_of(run: RunState) -> list[AsideStatus]:
     ]
 
 
-def policy_name(run: RunState) -> str:
+def _why(run: ShownRun, state: ExperimentState) -> str:
+    if state is ExperimentState.RUNNING:
+        return ""
+    return (run.end.why if run.end is not None else "") or run.scheduler.why_ended
+
+
+def policy_name(run: ShownRun) -> str:
     tag = run.header.settings.policy.__struct_config__.tag
     assert isinstance(tag, str), "policies are tagged by name"
     return tag
@@ -131,7 +149,7 @@ def as_dict(value: Any) -> dict[str, Any]:
     return built
 
 
-def _state_of(run: RunState, holder: Holder | None) -> ExperimentState:
+def _state_of(run: ShownRun, holder: Holder | None) -> ExperimentState:
     if run.end is not None:
         return run.end.state
     if holder is not None and holder.holds:
@@ -141,7 +159,7 @@ def _state_of(run: RunState, holder: Holder | None) -> ExperimentState:
     return ExperimentState.SUSPENDED
 
 
-def _best_of(folder: RunFolder, run: RunState) -> BestStatus | None:
+def _best_of(folder: RunFolder, run: ShownRun) -> BestStatus | None:
     best = run.best
     if best is None:
         return None
@@ -159,7 +177,7 @@ def _best_of(folder: RunFolder, run: RunState) -> BestStatus | None:
 def best_checkpoint(folder: RunFolder, ref: CheckpointRef) -> Path:
     """Absolute path of the best checkpoint: in `best/` when that holds it already, else where the trial saved it."""
     own = folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
-    return (folder.best / "checkpoint" if _published(folder) == ref else own).absolute()
+    return neat(folder.best / "checkpoint" if _published(folder) == ref else own)
 
 
 def _published(folder: RunFolder) -> CheckpointRef | None:

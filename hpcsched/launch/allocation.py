@@ -66,6 +66,9 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Node -> switches from the spine down; a node that is not in it is one hop from all others."""
     driver_node: str | None = None
     """The node of the job that this process runs on; None: none of them (salloc on a login node)."""
+    submitted_at: float | None = None
+    started_at: float | None = None
+    """UNIX seconds; None: Slurm does not say. After a requeue both are of this turn."""
     num_restarts: int = 0
     """Times the job was requeued."""
     no_kill: bool | None = None
@@ -202,6 +205,8 @@ def read_allocation(
             if node in set(nodes)
         },
         driver_node=_driver_node(environ, nodes, hostname),
+        submitted_at=parse_slurm_time(job.fields.get("SubmitTime", "")),
+        started_at=parse_slurm_time(job.fields.get("StartTime", "")),
         num_restarts=int(restarts) if re.fullmatch(r"\d{1,9}", restarts) else 0,
         no_kill=None if away else _no_kill(job_id, job.fields, environ, run_command, env, timeout_s),
         warnings=tuple(warnings),

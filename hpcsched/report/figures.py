@@ -1,95 +1,39 @@
-"""Figures of a run, from its log: matplotlib figures for any format, and SVG text for the page.
-
-Object-oriented matplotlib only: no pyplot, no global figure list, no change of anybody's settings. In the SVG text whatever
-is drawn in the colour of the text becomes `currentColor`, so that one picture serves light and dark pages.
-"""
+"""Figures of a run over time, and of its curves; and all figures by name."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcsched.errors import LogError, RunFolderError
+from hpcsched.errors import RunFolderError
+from hpcsched.report import search_figures
+from hpcsched.report.drawing import (
+    COLOURS,
+    MOST_LABELS,
+    MOST_LINES,
+    MOST_POINTED_AT,
+    MOST_VECTORS,
+    NUM_NAMED,
+    TEXT_COLOUR,
+    Figure,
+    LineCollection,
+    PolyCollection,
+    colour_of,
+    curves_of,
+    draw_deadline,
+    mpl,
+    new_figure,
+    style,
+    thin,
+    time_axis,
+)
 from hpcsched.report.load import Rows, RunLog
 from hpcsched.report.text import clean_line
-
-try:
-    import matplotlib as mpl
-    from matplotlib.collections import LineCollection, PolyCollection
-    from matplotlib.figure import Figure
-except ImportError as error:
-    raise LogError("figures need matplotlib: `pip install 'hpcsched[analysis]'`") from error
-
-TEXT_COLOUR = "#15161a"
-COLOURS = (
-    "#3b7dd8", "#d9822b", "#2f9e6e", "#c4488c", "#8a6fd1", "#b59a00", "#2aa6b8", "#d0504a", "#6f9440", "#9a6a4f",
-)  # fmt: skip
-"""Of trials, by number; each has enough contrast (3:1) on white and on near-black."""
-DEADLINE_COLOUR = "#d0504a"
-MOST_VECTORS = 3000
-"""Shapes of a figure beyond which they are drawn as an image inside the SVG: the page stays small."""
-MOST_LABELS = 300
-MOST_POINTED_AT = 300
-"""Trials beyond which the page's script lights none up."""
-MOST_LINES = 2000
-NUM_NAMED = 8
-"""Learning curves with a colour and a name."""
-
-
-def colour_of(trial_id: int) -> str:
-    return COLOURS[trial_id % len(COLOURS)]
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    settings: Any = {  # matplotlib's own type lists every key there is
-        "svg.fonttype": "none",
-        "svg.hashsalt": "hpcsched",
-        "font.family": "sans-serif",
-        "font.size": 10,
-        "text.color": TEXT_COLOUR,
-        "axes.labelcolor": TEXT_COLOUR,
-        "axes.edgecolor": TEXT_COLOUR,
-        "xtick.color": TEXT_COLOUR,
-        "ytick.color": TEXT_COLOUR,
-        "axes.facecolor": "none",
-        "figure.facecolor": "none",
-        "savefig.facecolor": "none",
-        "legend.facecolor": "none",
-        "legend.edgecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": TEXT_COLOUR,
-        "grid.alpha": 0.12,
-        "axes.axisbelow": True,
-        "text.parse_math": False,  # a "$" in somebody's name is a "$"
-    }
-    with mpl.rc_context(settings):
-        yield
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def _deadline(axes: Any, log: RunLog) -> None:
-    if log.deadline_s is not None:
-        axes.axvline(log.deadline_s, color=DEADLINE_COLOUR, linewidth=1.5, linestyle="--", label="deadline")
-
-
-def _time_axis(axes: Any, log: RunLog) -> None:
-    right = max(log.end_s, log.deadline_s or 0.0, 1e-9)
-    axes.set_xlim(0.0, right * 1.01)
-    axes.set_xlabel("seconds since the experiment began")
 
 
 def holders(log: RunLog) -> Figure:
@@ -97,8 +41,8 @@ def holders(log: RunLog) -> Figure:
     rows = log.placements
     gpus = sorted({(str(row["node"]), str(row["gpu"])) for row in rows[["node", "gpu"]]}, key=_natural)
     place = {gpu: k for k, gpu in enumerate(gpus)}
-    with _style():
-        figure, axes = _figure(9.6, min(12.0, max(1.8, 0.9 + 0.24 * len(gpus))))
+    with style():
+        figure, axes = new_figure(9.6, min(12.0, max(1.8, 0.9 + 0.24 * len(gpus))))
         if len(rows):
             y = np.array([place[str(row["node"]), str(row["gpu"])] for row in rows], dtype=float)
             x0 = rows["from_s"].astype(float)
@@ -134,8 +78,8 @@ def holders(log: RunLog) -> Figure:
                         color="white",
                         fontweight="bold",
                     )
-        _deadline(axes, log)
-        _time_axis(axes, log)
+        draw_deadline(axes, log)
+        time_axis(axes, log)
         axes.set_ylim(len(gpus) - 0.4, -0.6)
         step = max(1, len(gpus) // 48 + (len(gpus) % 48 > 0)) if len(gpus) > 48 else 1
         axes.set_yticks(
@@ -148,8 +92,8 @@ def holders(log: RunLog) -> Figure:
 
 def best_score(log: RunLog) -> Figure:
     """Best score against time: as reported, and as held by a complete checkpoint."""
-    with _style():
-        figure, axes = _figure(9.6, 3.2)
+    with style():
+        figure, axes = new_figure(9.6, 3.2)
         results = log.results
         finite = results[np.isfinite(results["metric"])]
         if len(finite):
@@ -174,8 +118,8 @@ def best_score(log: RunLog) -> Figure:
                 linewidth=2.2,
                 label="with a complete checkpoint (score)",
             )
-        _deadline(axes, log)
-        _time_axis(axes, log)
+        draw_deadline(axes, log)
+        time_axis(axes, log)
         axes.set_ylabel(clean_line(log.metric, 40))
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best")
@@ -185,9 +129,9 @@ def best_score(log: RunLog) -> Figure:
 def learning_curves(log: RunLog) -> Figure:
     """Metric against iteration, one line a trial; the best trials have colours and names."""
     results = log.results
-    with _style():
-        figure, axes = _figure(9.6, 4.2)
-        curves = _curves(results)
+    with style():
+        figure, axes = new_figure(9.6, 4.2)
+        curves = curves_of(results)
         ranked = sorted(
             (
                 trial
@@ -203,7 +147,7 @@ def learning_curves(log: RunLog) -> Figure:
         if others:
             axes.add_collection(
                 LineCollection(
-                    [_thin(curve) for curve in others],
+                    [thin(curve) for curve in others],
                     colors=TEXT_COLOUR,
                     alpha=0.18,
                     linewidths=0.9,
@@ -212,7 +156,7 @@ def learning_curves(log: RunLog) -> Figure:
             )
         used: set[str] = set()
         for trial in named:
-            curve = _thin(curves[trial])
+            curve = thin(curves[trial])
             dashes = "--" if colour_of(trial) in used else "-"
             used.add(colour_of(trial))
             (line,) = axes.plot(
@@ -238,8 +182,8 @@ def utilisation(log: RunLog) -> Figure:
     """How many GPUs were held over time."""
     rows = log.placements
     total = log.num_atoms * log.gpus_per_atom
-    with _style():
-        figure, axes = _figure(9.6, 2.4)
+    with style():
+        figure, axes = new_figure(9.6, 2.4)
         if len(rows):
             to_s = np.where(np.isnan(rows["to_s"]), log.end_s, rows["to_s"])
             times = np.concatenate([rows["from_s"], to_s])
@@ -258,33 +202,12 @@ def utilisation(log: RunLog) -> Figure:
                 label="held by trials",
             )
         axes.axhline(total, color=TEXT_COLOUR, linewidth=1, label=f"all {total} GPUs")
-        _deadline(axes, log)
-        _time_axis(axes, log)
+        draw_deadline(axes, log)
+        time_axis(axes, log)
         axes.set_ylim(0, total * 1.15 + 0.1)
         axes.set_ylabel("GPUs")
         axes.legend(loc="lower left", fontsize=8)
         return figure
-
-
-def svg_of(figure: Figure, name: str, title: str) -> str:
-    """SVG text to be put into a page. `name` makes its ids unique there; `title` is its alternative text."""
-    stream = io.StringIO()
-    with _style():
-        figure.savefig(
-            stream,
-            format="svg",
-            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-            dpi=120,
-        )
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = text.replace(TEXT_COLOUR, "currentColor")
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(xlink:href|href)="#', rf'\1="#{name}-', text)
-    text = text.replace("url(#", f"url(#{name}-")
-    head, _, body = text.partition(">")
-    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
-    return f'{head} role="img" aria-labelledby="{name}-title"><title id="{name}-title">{_xml(title)}</title>{body}'
 
 
 def _by_trial(numbers: Rows) -> Iterator[tuple[int | None, npt.NDArray[np.intp]]]:
@@ -302,6 +225,11 @@ FIGURES: dict[str, Callable[[RunLog], Figure]] = {
     "best_score": best_score,
     "learning_curves": learning_curves,
     "utilisation": utilisation,
+    "rungs": search_figures.rungs,
+    "curves_by_atoms": search_figures.curves_by_atoms,
+    "restart_cost": search_figures.restart_cost,
+    "importance": search_figures.importance,
+    "parallel": search_figures.parallel,
 }
 """By the name of their files."""
 FORMATS = ("png", "svg", "pdf")
@@ -318,7 +246,7 @@ def write_figures(log: RunLog, folder: Path, formats: Sequence[str] = FORMATS) -
             figure = draw(log)
             for kind in formats:
                 target = folder / f"{name}.{kind}"
-                with _style(), mpl.rc_context({"pdf.fonttype": 42}):
+                with style(), mpl.rc_context({"pdf.fonttype": 42}):
                     figure.savefig(
                         target, format=kind, dpi=PAPER_DPI, facecolor="white", metadata=_NO_DATE[kind]
                     )
@@ -334,8 +262,8 @@ _NO_DATE: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": 
 
 def compared(logs: Sequence[RunLog], names: Sequence[str]) -> Figure:
     """Best score with a complete checkpoint against time, one line a run."""
-    with _style():
-        figure, axes = _figure(9.6, 3.6)
+    with style():
+        figure, axes = new_figure(9.6, 3.6)
         for number, (log, name) in enumerate(zip(logs, names, strict=True)):
             curve = log.best_curve
             if len(curve):
@@ -353,32 +281,6 @@ def compared(logs: Sequence[RunLog], names: Sequence[str]) -> Figure:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best", fontsize=8)
         return figure
-
-
-def _xml(text: str) -> str:
-    text = clean_line(text, 2000)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _curves(results: Rows) -> dict[int, npt.NDArray[np.float64]]:
-    """trial -> rows of (iteration, metric); of repeated iterations the last report counts."""
-    finite = results[np.isfinite(results["metric"])]
-    order = np.lexsort((np.arange(len(finite)), finite["training_iteration"], finite["trial_id"]))
-    finite = finite[order]
-    trial, iteration = finite["trial_id"], finite["training_iteration"]
-    if len(finite):
-        finite = finite[np.append((trial[1:] != trial[:-1]) | (iteration[1:] != iteration[:-1]), True)]
-    points = np.stack([finite["training_iteration"].astype(float), finite["metric"]], axis=1)
-    numbers, begins = np.unique(finite["trial_id"], return_index=True)
-    return {int(n): part for n, part in zip(numbers, np.split(points, begins[1:]), strict=False)}
-
-
-def _thin(curve: npt.NDArray[np.float64], most: int = 400) -> npt.NDArray[np.float64]:
-    """At most `most` points, the first and the last among them."""
-    if len(curve) <= most:
-        return curve
-    thin: npt.NDArray[np.float64] = curve[np.linspace(0, len(curve) - 1, most).astype(int)]
-    return thin
 
 
 def _changes(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

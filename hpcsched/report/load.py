@@ -17,10 +17,14 @@ import numpy.typing as npt
 from hpcsched.errors import LogError, RunFolderError
 from hpcsched.eventlog import schema
 from hpcsched.eventlog.hdf5 import is_up_to_date, seal
+from hpcsched.eventlog.lease import holder_of, this_host
+from hpcsched.eventlog.picture import journal_bytes
 from hpcsched.eventlog.records import SCHEMA_VERSION
 from hpcsched.report.text import clean_line
 from hpcsched.runfolder import RunFolder
 
+LARGE_BYTES = 50_000_000
+"""Of a journal: sealing it takes ten seconds and more."""
 Rows = npt.NDArray[np.void]
 """A structured array; text columns hold `str` objects."""
 
@@ -145,7 +149,8 @@ def load(run: str | Path) -> RunLog:
     """Read a run's log: a run folder, or a log.h5.
 
     When the folder's log is missing or older than its journal, it is made from the journal first (into a temporary
-    folder when the run folder cannot be written). Raises RunFolderError, JournalDamagedError, LogError.
+    folder when the run folder cannot be written). Of a large run that is still driven the driver's own latest log is taken as it
+    is, some minutes old (`last_s` says how far it goes): to make it anew would take as long. Raises RunFolderError, JournalDamagedError, LogError.
     """
     path = Path(run)
     if path.is_file():
@@ -155,12 +160,19 @@ def load(run: str | Path) -> RunLog:
         return RunLog(folder.log)  # somebody has copied the log alone
     if not folder.journal.is_dir():
         raise RunFolderError(f"{path}: neither a run folder (no journal/ in it) nor a log.h5")
-    if is_up_to_date(folder):
+    if is_up_to_date(folder) or (folder.log.is_file() and _is_large_and_live(folder)):
         return RunLog(folder.log)
     with contextlib.suppress(RunFolderError):
         return RunLog(seal(folder))
     keep = tempfile.TemporaryDirectory(prefix="hpcsched-log-")
     return RunLog(seal(folder, to=Path(keep.name) / "log.h5"), keep)
+
+
+def _is_large_and_live(folder: RunFolder) -> bool:
+    if journal_bytes(folder) < LARGE_BYTES:
+        return False
+    holder = holder_of(folder, host=this_host())
+    return holder is not None and holder.holds
 
 
 def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:

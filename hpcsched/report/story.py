@@ -10,11 +10,12 @@ from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.core.enums import AtomState, Outcome, PreemptReason, TimerKind, TrialState
 from hpcsched.core.ids import TrialId
+from hpcsched.core.words import atoms
 from hpcsched.errors import InputError
 from hpcsched.eventlog.records import End, Note, Record, Step
 from hpcsched.eventlog.state import RunState
 from hpcsched.eventlog.status import aside_of
-from hpcsched.report.text import atoms, clean, clean_line, clean_reason, duration
+from hpcsched.report.text import clean, clean_line, clean_reason, duration
 from hpcsched.topology.machine import AtomId, Machine, Placement, shares_of
 
 _LEAVING = {
@@ -124,16 +125,11 @@ class _Teller:
                 return True
 
     def _unspoken_reason(self, step: Step) -> str:
-        """Why a trial that held nothing changed its state: no action says so, but what follows from it does."""
-        for action in step.actions:
-            match action:
-                case act.DeleteCheckpoint() if action.checkpoint.trial_id == self._trial_id:
-                    return clean_reason(action.because)
-                case act.FinishExperiment() | act.SuspendExperiment():
-                    return f"the experiment is over: {clean_reason(action.because)}"
-                case _:
-                    pass
-        return f"the core handled: {_words(type(step.event).__name__)}"
+        """Why a trial that held nothing changed its state: no action says so, the core's record does."""
+        dropped = clean_reason(self._run.scheduler.trials[self._trial_id].dropped_because)
+        if dropped:
+            self._last_because = dropped
+        return dropped or f"the core handled: {_words(type(step.event).__name__)}"
 
     def _event(self, event: ev.Event) -> None:
         match event:

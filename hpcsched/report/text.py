@@ -54,7 +54,3 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest:02} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min"
-
-
-def atoms(num: int) -> str:
-    return "1 atom" if num == 1 else f"{num} atoms"

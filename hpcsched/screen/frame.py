@@ -12,8 +12,7 @@ from rich.text import Text
 
 from hpcsched.core.enums import ExperimentState, Mode, TrialState
 from hpcsched.core.rungs import milestones_of
-from hpcsched.core.trial import Trial
-from hpcsched.eventlog.state import RunState
+from hpcsched.eventlog.shown import ShownRun, ShownTrial
 from hpcsched.eventlog.status import as_dict, policy_name
 from hpcsched.report.text import clean, clean_line, duration
 from hpcsched.screen.parts import atom_lines, colour_of, deadline_line, fitted, sparkline
@@ -28,7 +27,7 @@ LEAST_HEIGHT_FOR_FOOT = 8
 class Seen(msgspec.Struct, frozen=True):
     """What a frame is made of."""
 
-    run: RunState
+    run: ShownRun
     state: ExperimentState
     now_s: float
     """Seconds since the experiment began, by the driver's clock."""
@@ -81,7 +80,7 @@ def _head(seen: Seen, width: int, ascii_only: bool) -> list[Text]:
     title = Text(clean_line(header.name, 60), "bold").append(f" ({policy_name(run)}) ")
     title.append(seen.state.value, "bold green" if seen.state is ExperimentState.RUNNING else "bold yellow")
     if seen.is_reading:
-        title.append(f"  reading the journal: {run.num_records} records so far", "dim")
+        title.append(f"  as of {duration(run.now)}: still reading the journal", "dim")
     elif seen.driver:
         title.append(f"  {clean_line(seen.driver)}", "dim")
     lines = [fitted(title, width), deadline_line(seen.now_s, run.deadline_s, width, ascii_only=ascii_only)]
@@ -93,6 +92,7 @@ def _head(seen: Seen, width: int, ascii_only: bool) -> list[Text]:
         ref = best.checkpoint
         line.append(f"{best.metric:.6g}", "bold")
         line.append(f" trial {ref.trial_id} iteration {ref.training_iteration}", colour_of(ref.trial_id))
+        line.append(_reported_only(run, best.metric), "dim")
         curve = [(point.saved_s, point.metric) for point in run.best_curve]
         line.append("  ")
         line.append(
@@ -115,23 +115,34 @@ def _head(seen: Seen, width: int, ascii_only: bool) -> list[Text]:
     return lines
 
 
-def _num_atoms(run: RunState) -> int:
+def _reported_only(run: ShownRun, saved: float) -> str:
+    """What the table shows and no checkpoint holds (yet)."""
+    if not run.best_metric:
+        return ""
+    sign = 1.0 if run.header.settings.mode is Mode.MAX else -1.0
+    trial_id, metric = max(run.best_metric.items(), key=lambda item: sign * item[1])
+    if sign * metric <= sign * saved:
+        return ""
+    return f" (saved; trial {trial_id} has reported {metric:.6g})"
+
+
+def _num_atoms(run: ShownRun) -> int:
     return 0 if run.machine is None else len(run.machine.atoms)
 
 
-def ordered(run: RunState) -> list[Trial]:
+def ordered(run: ShownRun) -> list[ShownTrial]:
     """Those that hold atoms first, then the others; each by best score."""
     sign = 1.0 if run.header.settings.mode is Mode.MAX else -1.0
     scores = run.best_metric
 
-    def key(trial: Trial) -> tuple[bool, float, int]:
+    def key(trial: ShownTrial) -> tuple[bool, float, int]:
         best = scores.get(trial.trial_id)
         return (trial.state not in LIVE, float("inf") if best is None else -sign * best, trial.trial_id)
 
     return sorted(run.scheduler.trials, key=key)
 
 
-def rows_of(run: RunState, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+def rows_of(run: ShownRun, trials: Sequence[ShownTrial]) -> list[dict[str, Any]]:
     """One row a trial, as shown here and by `run.trials` of the interactive API."""
     settings = run.header.settings
     milestones = milestones_of(settings.grace_period, settings.max_iterations, settings.reduction_factor)
@@ -151,14 +162,19 @@ def rows_of(run: RunState, trials: Sequence[Trial]) -> list[dict[str, Any]]:
                 "score": run.best_metric.get(trial.trial_id),
                 "atoms": trial.num_atoms,
                 "next_rung_s": eta,
-                "why": run.because.get(trial.trial_id, ""),
+                "why": why_of(run, trial),
                 "config": trial.config,
             }
         )
     return rows
 
 
-def _table(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int, room: int | None) -> list[Text]:
+def why_of(run: ShownRun, trial: ShownTrial) -> str:
+    """The latest decision about the trial."""
+    return trial.dropped_because or run.because.get(trial.trial_id, "")
+
+
+def _table(seen: Seen, ui: Ui, trials: Sequence[ShownTrial], width: int, room: int | None) -> list[Text]:
     if room is not None and room < 2:
         return []
     num = len(trials) if room is None else room - 1
@@ -195,7 +211,7 @@ def _pane(ui: Ui, width: int, room: int) -> list[Text]:
     return [fitted(Text(line), width) for line in wrapped[ui.pane_top : ui.pane_top + room]]
 
 
-def _foot(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int) -> list[Text]:
+def _foot(seen: Seen, ui: Ui, trials: Sequence[ShownTrial], width: int) -> list[Text]:
     if not ui.show_keys:
         return []
     if ui.prompt is not None:
@@ -209,13 +225,13 @@ def _foot(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int) -> list[Text]
     return [*_chosen(seen, ui, trials, width), fitted(Text(KEYS_HELP, "dim"), width)]
 
 
-def _chosen(seen: Seen, ui: Ui, trials: Sequence[Trial], width: int) -> list[Text]:
+def _chosen(seen: Seen, ui: Ui, trials: Sequence[ShownTrial], width: int) -> list[Text]:
     """The chosen trial's configuration and the whole reason, which the table has no room for."""
     if not trials:
         return []
     trial = trials[min(max(0, ui.chosen), len(trials) - 1)]
     config = ", ".join(f"{name} = {_plain(value)}" for name, value in trial.config.items())
-    why = seen.run.because.get(trial.trial_id, "")
+    why = why_of(seen.run, trial)
     lines = _wrapped(
         clean_line(f"trial {trial.trial_id}: {config}" + (f"; {why}" if why else ""), 600), width
     )

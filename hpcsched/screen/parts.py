@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from hpcsched.core.enums import AtomState
-from hpcsched.core.scheduler import Scheduler
+from hpcsched.eventlog.shown import ShownCore
 from hpcsched.report.text import clean_line, duration
 from hpcsched.topology.machine import Machine
 
@@ -77,7 +77,7 @@ def sparkline(
     return "".join(line)
 
 
-def atom_lines(machine: Machine, scheduler: Scheduler, width: int, most_lines: int) -> list[Text]:
+def atom_lines(machine: Machine, scheduler: ShownCore, width: int, most_lines: int) -> list[Text]:
     """Who holds which atom, node by node; several nodes a line where they fit. A reserved atom has "+" behind its
     trial; "·" is free, "?" in quarantine, "x" down."""
     if most_lines < 1:
@@ -106,7 +106,7 @@ def atom_lines(machine: Machine, scheduler: Scheduler, width: int, most_lines: i
     return lines
 
 
-def _cell(scheduler: Scheduler, atom_id: int, digits: int) -> Text:
+def _cell(scheduler: ShownCore, atom_id: int, digits: int) -> Text:
     state, holder = scheduler.atom_state(atom_id), scheduler.holder(atom_id)  # type: ignore[arg-type]  # machine's own ids
     if holder is not None and state in (AtomState.HELD, AtomState.RESERVED):
         mark = "+" if state is AtomState.RESERVED else " "

@@ -11,7 +11,9 @@ from rich.live import Live
 
 from hpcsched.core.enums import ExperimentState
 from hpcsched.errors import HpcschedError
-from hpcsched.eventlog.lease import holder_of, this_host
+from hpcsched.eventlog.lease import Holder, holder_of, this_host
+from hpcsched.eventlog.picture import Pictures, leave_picture
+from hpcsched.eventlog.shown import ShownRun
 from hpcsched.eventlog.state import RunFollower
 from hpcsched.eventlog.status import status_of
 from hpcsched.runfolder import RunFolder
@@ -32,46 +34,75 @@ class Watcher:
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
-        self._follower = RunFollower(folder)
+        self._pictures = Pictures(folder)
+        self._follower: RunFollower | None = None
+        """From the moment on at which the picture alone does not do."""
         self._clock = clock
         self._host = this_host()
+        self._num_records = -1
         self._changed_at = clock()
         self._lease_at: float | None = None
-        self._state = ExperimentState.SUSPENDED
-        self._driver = ""
+        self._holder: Holder | None = None
         self.at_end = False
-        """Everything that was written has been read."""
+        """Everything that was written is in what `look` gave."""
 
     def look(self, limit_s: float | None = READ_S) -> Seen:
         """Take in what is new for at most `limit_s` seconds (None: all of it). Raises as RunFollower.look."""
+        run = self._look_at_picture() if self._follower is None else None
+        if run is None:
+            run = self._read(limit_s)
+        now = self._clock()
+        if run.num_records != self._num_records:
+            self._num_records = run.num_records
+            self._changed_at = now
+        if not self.at_end or not run.num_records:
+            return Seen(run=run, state=ExperimentState.RUNNING, now_s=run.now, is_reading=True)
+        holder = self._look_at_lease(now)
+        state = status_of(self._folder, run, holder).state
+        is_live = state is ExperimentState.RUNNING
+        now_s = run.now + (now - self._changed_at if is_live else 0.0)
+        if run.over_at is not None and not is_live:
+            now_s = run.over_at
+        return Seen(run=run, state=state, now_s=now_s, driver=_driver_in_words(holder) if is_live else "")
+
+    def _look_at_picture(self) -> ShownRun | None:
+        if self._pictures.newest() is None:
+            return None
+        run = self._pictures.usable(self._look_at_lease(self._clock()))
+        self.at_end = run is not None
+        return run
+
+    def _read(self, limit_s: float | None) -> ShownRun:
+        """From the journal; while that lasts an old picture is better than none."""
         began = self._clock()
-        before = self._follower.state.num_records
+        if self._follower is None:
+            self._follower = RunFollower(self._folder)
+        was_at_end = self.at_end
         while True:
             count = self._follower.state.num_records
             run = self._follower.look(SLICE)
             self.at_end = run.num_records - count < SLICE
             if self.at_end or (limit_s is not None and self._clock() - began > limit_s):
                 break
-        now = self._clock()
-        if run.num_records != before:
-            self._changed_at = now
-        if self.at_end and run.num_records and (self._lease_at is None or now - self._lease_at > LEASE_S):
+        if self.at_end:
+            if not was_at_end:
+                leave_picture(self._folder, run, self._look_at_lease(self._clock()))
+            return run
+        return self._pictures.newest() or run
+
+    def _look_at_lease(self, now: float) -> Holder | None:
+        if self._lease_at is None or now - self._lease_at > LEASE_S:
             self._lease_at = now
-            holder = holder_of(self._folder, host=self._host)
-            self._state = status_of(self._folder, run, holder).state
-            self._driver = ""
-            if self._state is ExperimentState.RUNNING and holder is not None:
-                record = holder.record
-                job = f", job {record.job_id}" if record.job_id else ""
-                self._driver = f"driver on {record.host}{job}" + (
-                    f": {record.remark}" if record.remark else ""
-                )
-        is_live = self.at_end and self._state is ExperimentState.RUNNING
-        now_s = run.now + (now - self._changed_at if is_live else 0.0)
-        if run.over_at is not None and not is_live:
-            now_s = run.over_at
-        state = self._state if self.at_end else ExperimentState.RUNNING
-        return Seen(run=run, state=state, now_s=now_s, driver=self._driver, is_reading=not self.at_end)
+            self._holder = holder_of(self._folder, host=self._host)
+        return self._holder
+
+
+def _driver_in_words(holder: Holder | None) -> str:
+    if holder is None:
+        return ""
+    record = holder.record
+    job = f", job {record.job_id}" if record.job_id else ""
+    return f"driver on {record.host}{job}" + (f": {record.remark}" if record.remark else "")
 
 
 class Orders:

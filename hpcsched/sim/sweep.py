@@ -41,7 +41,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 def perform(request: RunRequest) -> SimulatedRun:
     """Do one run, in this process."""
     table = request.table
-    workload = make_workload(table, request.seed)
+    workload = make_workload(table, request.seed, request.settings.mode)
     sampler: Sampler | None = None
     learner: Learner | None = None
     if request.configs_file is not None:

@@ -6,10 +6,11 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
+from hpcsched.core.enums import Mode
 from hpcsched.core.events import Config
 from hpcsched.errors import InputError
 from hpcsched.sim.crossing import CrossingWorkload
-from hpcsched.sim.curves import Workload
+from hpcsched.sim.curves import Curve, Workload
 from hpcsched.sim.options import SimulationTable
 from hpcsched.sim.paper import PaperWorkload
 from hpcsched.sim.recorded import RecordedRun, RecordedRunWorkload, load_run
@@ -29,17 +30,53 @@ def _run(folder: Path) -> RecordedRun:
     return load_run(folder)
 
 
-def make_workload(table: SimulationTable, seed: int) -> Workload:
-    """The workload of this seed. Raises InputError (CurveTableError) or LogError when its record cannot be read."""
+def make_workload(table: SimulationTable, seed: int, mode: Mode = Mode.MAX) -> Workload:
+    """The workload of this seed. The synthetic ones give scores, or where less is better losses: the paper's own, and one less the
+    score. Raises InputError (CurveTableError) or LogError when its record cannot be read."""
     name = table.workload
     if name.kind == "paper":
-        return PaperWorkload(seed, step_s=table.step_s)
+        paper = PaperWorkload(seed, step_s=table.step_s)
+        return paper if mode is Mode.MAX else Losses(paper, 2.0)
     if name.kind == "crossing":
-        return CrossingWorkload(seed, step_s=table.step_s)
+        crossing = CrossingWorkload(seed, step_s=table.step_s)
+        return crossing if mode is Mode.MAX else Losses(crossing, 1.0)
     assert name.path is not None
     if name.kind == "table":
         return TableWorkload(load_records(name.path), seed, after_record=table.after_record)
     return RecordedRunWorkload(_run(name.path))
+
+
+class LossCurve:
+    """The same course as a loss: `scale` times what the score lacks to 1."""
+
+    __slots__ = ("_curve", "_scale", "length", "recorded", "step_s")
+
+    def __init__(self, curve: Curve, scale: float) -> None:
+        self._curve = curve
+        self._scale = scale
+        self.step_s = curve.step_s
+        self.length = curve.length
+        self.recorded = curve.recorded
+
+    def metric(self, iteration: int) -> float:
+        return self._scale * (1.0 - self._curve.metric(iteration))
+
+    def duration_s(self, iteration: int) -> float:
+        return self._curve.duration_s(iteration)
+
+
+class Losses:
+    """A workload of scores for whom less is better."""
+
+    def __init__(self, workload: Workload, scale: float) -> None:
+        self._workload = workload
+        self._scale = scale
+
+    def config(self, trial_id: int) -> Config | None:
+        return self._workload.config(trial_id)
+
+    def curve(self, trial_id: int, config: Config) -> LossCurve:
+        return LossCurve(self._workload.curve(trial_id, config), self._scale)
 
 
 class ListedConfigs:

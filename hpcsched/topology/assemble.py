@@ -110,6 +110,13 @@ def assemble(
         )
         if num_atoms > len(node.cores):
             warnings.append(f"{node.name}: {num_atoms} atoms share {len(node.cores)} cores")
+    for node in nodes:
+        unused = len(node.gpus) % options.gpus_per_atom
+        if unused and len(node.gpus) > unused:
+            warnings.append(
+                f"{node.name}: {unused} of {len(node.gpus)} GPUs {'is' if unused == 1 else 'are'} not used: an atom has "
+                f"{options.gpus_per_atom}"
+            )
     if not machine.atoms:
         counts = ", ".join(f"{node.name}: {len(node.gpus)}" for node in nodes[:8])
         raise AllocationError(

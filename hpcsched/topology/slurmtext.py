@@ -147,7 +147,7 @@ class JobText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 JOB_FIELDS = (
-    "JobState", "TimeLimit", "EndTime", "StartTime", "Restarts", "Partition", "NodeList", "NumNodes", "OverSubscribe",
+    "JobState", "TimeLimit", "EndTime", "StartTime", "SubmitTime", "Restarts", "Partition", "NodeList", "NumNodes", "OverSubscribe",
     "TRES", "ReqTRES", "AllocTRES", "TresPerNode", "TresPerJob", "BatchFlag", "BatchHost", "Requeue", "SubmitLine",
 )  # fmt: skip
 

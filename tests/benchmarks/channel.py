@@ -41,6 +41,7 @@ from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.loop import Loop
+from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.reader import read_journal
@@ -237,7 +238,7 @@ def measure(
         loop = Loop(
             spec=spec, folder=folder, scheduler=scheduler, sampler=make_sampler(spec, seed=seed), machine=machine,
             launcher=launcher, server=server, channel=channel, writer=writer, inbox=inbox, clock=Clock(0.0),
-            ports=Ports(salt="channel"), onlooker=Nobody(), local=True, invented_gpus=True, began_at_unix_s=began_at,
+            ports=Ports(salt="channel"), onlooker=Nobody(), painter=Painter(folder, header, scheduler), local=True, invented_gpus=True, began_at_unix_s=began_at,
             file_deadline_s=None, allocation_ends_s=None, warm=False, first_n=0, told={},
         )  # fmt: skip
         run_loop: Callable[[ev.Event], object] = loop.run

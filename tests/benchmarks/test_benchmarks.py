@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import decisions, placement, simulator
+from tests.benchmarks import decisions, placement, report, simulator
 
 
 def test_decisions_print_microseconds_by_number_of_trials(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +48,12 @@ def test_the_simulator_prints_rates_and_memory(
     rows = json.loads(capsys.readouterr().out)["simulator"]
     assert [(row["num_trials"], row["num_atoms"]) for row in rows] == [(20, 4), (30, 8)]
     assert all(row["results_per_s"] > row["trials_per_s"] > 0 for row in rows)
+
+
+def test_every_look_at_a_run_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert report.make_run(tmp_path / "run", 12) > 12
+    for what in report.LOOKS:
+        found = report.look(what, tmp_path / "run")
+        assert found["wall_s"] > 0
+        assert found["peak_mb"] > 0

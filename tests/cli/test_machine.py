@@ -45,3 +45,9 @@ def test_a_folder_without_a_machine_is_wrong_input(tmp_path: Path) -> None:
     done = machine("--run-dir", str(tmp_path))
     assert done.returncode == 2
     assert "machine.json: missing" in done.stderr
+
+
+def test_gpus_that_fill_no_atom_are_named() -> None:
+    done = machine("--gpus-per-node", "3", "--gpus-per-atom", "2")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 3 GPUs is not used: an atom has 2" in done.stdout

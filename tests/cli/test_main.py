@@ -58,7 +58,7 @@ def test_import_hpcsched_loads_nothing_heavy() -> None:
 
 def test_help_loads_nothing_heavy_and_no_command() -> None:
     code = "sys.argv = ['hpcsched', '--help']; import hpcsched.cli.main; hpcsched.cli.main.main()"
-    assert not imported_by(code) & HEAVY
+    assert not imported_by(code) & (HEAVY | {"rich", "msgspec"})
 
 
 def test_help_names_every_command_with_its_line() -> None:
@@ -152,3 +152,29 @@ def test_init_in_a_new_folder_does_not_complain_about_that_folder(tmp_path: Path
     done = hpcsched("init", "--out", str(tmp_path / "new" / "e.toml"), "--command", "true")
     assert done.returncode == 0, done.stderr
     assert "to be mended" not in done.stdout
+
+
+def test_init_takes_the_policy_and_names_those_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    assert hpcsched("init", "--out", str(file), "--command", "true", "--policy", "deadline").returncode == 0
+    assert 'policy = "deadline"' in file.read_text()
+    wrong = hpcsched("init", "--out", str(tmp_path / "f.toml"), "--policy", "dedline")
+    assert wrong.returncode == 2
+    assert 'Did you mean "deadline"?' in wrong.stderr
+
+
+def test_a_file_that_is_not_there_is_likened_to_names_not_to_their_ends(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").touch()
+    (tmp_path / "experiment.toml").touch()
+    assert "Did you mean" not in hpcsched("check", str(tmp_path / "nope.toml")).stderr
+    assert 'Did you mean "experiment.toml"?' in hpcsched("check", str(tmp_path / "experimnt.toml")).stderr
+
+
+def test_paths_are_printed_without_detours(tmp_path: Path) -> None:
+    from hpcsched.runfolder import neat
+
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    assert neat(tmp_path / "a" / ".." / "b") == tmp_path / "b"
+    assert neat(tmp_path / "link" / ".." / "b") == tmp_path / "link" / ".." / "b", "elsewhere than it seems"
+    assert neat(tmp_path / "link" / "b") == tmp_path / "link" / "b"

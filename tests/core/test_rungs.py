@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcsched.core.brackets import PromotionBracket, SpeculativeBracket, StoppingBracket
+from hpcsched.core.enums import Mode
 from hpcsched.core.ids import TrialId
 from hpcsched.core.rungs import PercentileRung, TopRung, milestones_of
 
@@ -294,3 +296,23 @@ def test_whoever_waits_and_belongs_to_the_top_is_promoted(
             assert all(rung.scores[TrialId(k)] < cutoff for k in here)
         else:
             assert not any(record.in_top and record.waiting for record in rung.records.values())
+
+
+@pytest.mark.parametrize("bracket", [SpeculativeBracket, PromotionBracket, StoppingBracket])
+def test_people_see_their_own_metric_where_less_is_better(bracket: type) -> None:
+    """Scores are negated before brackets see them; what brackets say of them is not."""
+    made = bracket(grace_period=1, max_iterations=9, reduction_factor=3, mode=Mode.MIN)
+    said = []
+    for number, loss in enumerate((0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0)):
+        objection = made.judge(TrialId(number), 1, -loss, None)
+        if objection is not None:
+            said.append(objection.because)
+            made.paused(TrialId(number))
+        promotion = made.promotion(lambda trial_id: True)
+        if promotion is not None:
+            said.append(promotion.because)
+    assert said
+    assert not [because for because in said if re.search(r"(score|cutoff|has) -", because)]
+    assert any("score 0.6 " in because for because in said)
+    if bracket is not PromotionBracket:
+        assert any("is above the cutoff 0." in because for because in said)

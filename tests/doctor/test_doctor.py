@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpcsched.doctor.finding import Finding, Verdict, fail, line_of
-from hpcsched.doctor.here import look_at_folder, look_at_limits, look_at_ports
+from hpcsched.doctor.here import look_at_folder, look_at_gpus, look_at_limits, look_at_ports
+from hpcsched.doctor.peers import Peers, finding_of
 from hpcsched.doctor.slurm import look_at_commands
 from hpcsched.errors import CommandError
 from tests.support.cluster import Cluster, slurmbox
@@ -52,6 +53,32 @@ def test_whatever_is_not_well_comes_with_a_cure(tmp_path: Path) -> None:
         assert one.said
 
 
+def test_gpus_that_do_not_reach_each_other_are_a_warning_with_the_pairs() -> None:
+    assert finding_of(Peers(1)).verdict is Verdict.SKIP
+    good = finding_of(Peers(2, (), {"0-1": 45.0, "1-0": 44.0}))
+    assert good.verdict is Verdict.OK
+    assert "all 2 pairs" in good.said
+    assert "44.0 GB/s (1-0) to 45.0 GB/s (0-1)" in good.said
+    bad = finding_of(Peers(4, ((0, 2), (2, 0)), {}))
+    assert bad.verdict is Verdict.WARN
+    assert "2 of 12 pairs" in bad.said
+    assert "0-2, 2-0" in bad.said
+
+
+def test_peers_are_looked_at_where_there_are_two_gpus(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: A'; echo 'GPU 1: A'\n")
+    tool.chmod(0o755)
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\necho '{"num_gpus":2,"without":[[0,1],[1,0]]}'\n""")
+    python.chmod(0o755)
+    _, found = look_at_gpus({"PATH": f"{tmp_path}:/bin:/usr/bin"}, str(python))
+    assert (found.what, found.verdict) == ("P2P between GPUs", Verdict.WARN)
+    python.write_text("#!/bin/sh\necho 'no CUDA' >&2\n")
+    _, found = look_at_gpus({"PATH": f"{tmp_path}:/bin:/usr/bin"}, str(python))
+    assert "no CUDA" in found.said
+
+
 @pytest.fixture(scope="module")
 def walled() -> Iterator[Cluster]:
     if shutil.which("nft") is None:
@@ -71,6 +98,7 @@ def test_behind_a_firewall_it_says_that_the_driver_will_move(walled: Cluster, tm
     assert found["step creation"].verdict is Verdict.OK
     assert found["overlap"].verdict is Verdict.OK
     assert found["GPU visibility"].said == "steps are shown 0,1 on all 2 node(s)"
+    assert found["P2P between GPUs"].verdict is Verdict.SKIP, "the GPUs of the test cluster are invented"
     assert found["run folder on nodes"].verdict is Verdict.OK
     assert found["clocks"].verdict is Verdict.OK
     assert "2 ranks by gloo" in found["group between 2 nodes"].said

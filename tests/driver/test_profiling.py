@@ -23,6 +23,7 @@ from hpcsched.core.events import (
 from hpcsched.core.settings import HyperSchedSettings, Settings
 from hpcsched.core.sizes import Sizes
 from hpcsched.driver.profiling import profile_of_log, tour_of, touring
+from hpcsched.errors import InputError
 from hpcsched.eventlog.records import Note, Record, Step
 from hpcsched.topology.machine import Machine, Node, atoms_of_nodes
 from hpcsched.topology.span import Span, span_of
@@ -114,12 +115,10 @@ def test_the_tour_visits_each_size_at_each_span_from_one_atom_up() -> None:
         (8, "switch"), (8, "beyond"),
         (16, "beyond"),
     ]  # fmt: skip
-    assert [halt.size for halt in tour_of(a_machine(), Sizes(multiple_of=2, largest=4), (3, 4, 8))] == [
-        1,
-        4,
-        4,
-        4,
-    ]
+    sizes = Sizes(multiple_of=2, largest=4)
+    assert [halt.size for halt in tour_of(a_machine(), sizes, (4,))] == [1, 4, 4, 4]
+    with pytest.raises(InputError, match=r"--sizes: 3, 8: no size .* they are 1, 2, 4"):
+        tour_of(a_machine(), sizes, (3, 4, 8))
 
 
 def test_what_was_measured_is_the_speed_of_each_span(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
-from tests.support.e2e import Job, Run, clean_environ, light_job, plain, wait_until
+from hpcsched.eventlog.reader import read_journal
+from tests.support.e2e import Job, Run, clean_environ, hpcsched, light_job, plain, wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
 
@@ -109,6 +111,24 @@ def test_a_deadline_that_is_over_is_refused_when_a_run_goes_on(tmp_path: Path) -
     is_refused(job.start("--deadline", "1s", resume=True), "experiment.deadline", "counts from there")
     assert not run.folder.segment(2).exists()
     assert run.status["state"] == "suspended"
+
+
+def test_a_suspended_run_whose_deadline_has_passed_is_not_finished_by_mistake(tmp_path: Path) -> None:
+    job = light_job(tmp_path, [{"step_s": 0.2}], deadline="6s", max_iterations=1000)
+    run = job.start()
+    run.waits_for(ev.ResultReported)
+    run.signal(signal.SIGINT)
+    assert run.ends() == 75
+    wait_until(
+        lambda: time.time() - next(iter(read_journal(run.folder))).began_at > 6.0, "the deadline has passed"
+    )
+    is_refused(job.start(resume=True), "has passed since", "--deadline", "hpcsched extend")
+    assert run.status["state"] == "suspended"
+    told = hpcsched("extend", str(job.run_dir), "1h")
+    assert told.returncode == 2
+    assert "--deadline TIME" in told.stderr
+    again = job.start(resume=True, environ={"SLURM_RESTART_COUNT": "1"})
+    assert again.ends() == 0, "Slurm's own requeue ends it in order"
 
 
 def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_the_status_of_a_finished_run_has_the_promised_form(tmp_path: Path) -> N
     seconds = status["atom_seconds"]
     assert list(status) == [
         "state", "policy", "deadline_s", "finished_s", "num_atoms", "trials", "best", "counts", "atom_seconds", "aside",
-        "checkpoint_bytes", "stalls",
+        "checkpoint_bytes", "stalls", "why", "num_crashes",
     ]  # fmt: skip
     assert (status["state"], status["policy"], status["deadline_s"], status["num_atoms"]) == (
         "finished", "hypersched", 30.0, 4,
@@ -41,6 +41,8 @@ def test_the_status_of_a_finished_run_has_the_promised_form(tmp_path: Path) -> N
         best["config"]["learning_rate"] * (1 - 0.7 ** best["training_iteration"]), abs=1e-6
     )
     assert 0 < best["saved_s"] <= status["finished_s"] <= 30.0
+    assert status["num_crashes"] == 2, "one crashed, one hung"
+    assert status["why"] == "the search is exhausted and nobody waits"
     assert set(status["trials"]) == {
         "pending", "starting", "running", "preempting", "paused", "stopped", "completed", "failed",
     }  # fmt: skip

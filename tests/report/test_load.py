@@ -12,6 +12,7 @@ import pytest
 import hpcsched
 from hpcsched.errors import JournalDamagedError, LogError, RunFolderError
 from hpcsched.eventlog.hdf5 import seal
+from hpcsched.eventlog.lease import acquire
 from tests.support.runs import EXPERIMENT, Script, a_run, go_on
 
 
@@ -37,6 +38,21 @@ def test_an_old_log_is_made_anew_and_one_that_is_up_to_date_is_left(tmp_path: Pa
     go_on(folder, at=8.0)
     assert hpcsched.load(folder.root).state == "finished"
     assert folder.log.stat().st_ino != first
+
+
+def test_of_a_large_run_that_is_driven_the_drivers_own_log_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_run(tmp_path, script=Script(kill_at=7.0))
+    before = hpcsched.load(folder.root).last_s
+    inode = folder.log.stat().st_ino
+    go_on(folder, at=8.0)
+    monkeypatch.setattr("hpcsched.report.load.LARGE_BYTES", 1)
+    lease = acquire(folder)
+    assert hpcsched.load(folder.root).last_s == before
+    assert folder.log.stat().st_ino == inode
+    lease.release()
+    assert hpcsched.load(folder.root).last_s > before
 
 
 def test_a_log_alone_can_be_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import hpcsched
 from hpcsched.errors import RunFolderError
-from hpcsched.report import figures
+from hpcsched.report import drawing, figures
 from hpcsched.report.page import page_of, write_report
 from tests.support.runs import Script, a_run, asha_settings
 
@@ -67,7 +67,9 @@ def test_the_page_is_one_file_that_fetches_nothing_and_names_its_pictures(tmp_pa
     assert checker.tags.count("script") == 1, "our own few lines, named by their hash in the policy"
     assert "@import" not in text
     assert len(checker.ids) == len(set(checker.ids))
-    assert len(checker.labelled) == 4
+    assert len(checker.labelled) == 6 + 2, (
+        "over time 3, curves 2, rungs; hyperparameters 2; nothing was told of restarts"
+    )
     assert set(checker.labelled) <= set(checker.ids)
     assert "default-src 'none'" in text
     assert "prefers-color-scheme: dark" in text
@@ -106,7 +108,7 @@ def test_every_figure_is_drawn_in_any_format_and_for_a_run_without_any_result(tm
     for log in (full, empty):
         for draw in (figures.holders, figures.best_score, figures.learning_curves, figures.utilisation):
             figure = draw(log)
-            svg = figures.svg_of(figure, "x", "a title & more")
+            svg = drawing.svg_of(figure, "x", "a title & more")
             assert svg.startswith("<svg")
             assert "a title &amp; more" in svg
             assert not re.search(r'(?<!x-)\bid="(?!x-)', svg)
@@ -118,8 +120,8 @@ def test_every_figure_is_drawn_in_any_format_and_for_a_run_without_any_result(tm
 
 def test_text_in_the_pictures_has_the_colour_of_the_page(tmp_path: Path) -> None:
     log = hpcsched.load(a_run(tmp_path).root)
-    svg = figures.svg_of(figures.best_score(log), "best", "t")
-    assert figures.TEXT_COLOUR not in svg
+    svg = drawing.svg_of(figures.best_score(log), "best", "t")
+    assert drawing.TEXT_COLOUR not in svg
     assert "currentColor" in svg
     assert "<text" in svg
 
@@ -134,7 +136,7 @@ def test_trial_colours_have_contrast_on_light_and_on_dark() -> None:
         a, b = sorted((luminance(one), luminance(two)))
         return (b + 0.05) / (a + 0.05)
 
-    for colour in (*figures.COLOURS, figures.DEADLINE_COLOUR):
+    for colour in (*drawing.COLOURS, drawing.DEADLINE_COLOUR):
         assert contrast(colour, "#15171c") >= 3, colour
         assert contrast(colour, "#ffffff") >= 2.5, colour
 
@@ -144,7 +146,7 @@ def test_many_shapes_become_a_picture_so_that_the_page_stays_small(
 ) -> None:
     log = hpcsched.load(a_run(tmp_path).root)
     monkeypatch.setattr(figures, "MOST_VECTORS", 3)
-    svg = figures.svg_of(figures.holders(log), "holders", "t")
+    svg = drawing.svg_of(figures.holders(log), "holders", "t")
     assert "data:image/png;base64" in svg
 
 

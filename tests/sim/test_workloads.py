@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcsched.core.enums import Mode
 from hpcsched.sim.crossing import CrossingWorkload
 from hpcsched.sim.noise import FIRST_COLUMNS, LATER_COLUMNS, Noise, TrialNoise
+from hpcsched.sim.options import SimulationTable, WorkloadName
 from hpcsched.sim.paper import PaperCurve, PaperWorkload
 from hpcsched.sim.scaling import Throughput
+from hpcsched.sim.workloads import make_workload
 
 
 def test_the_papers_curve_has_the_published_values() -> None:
@@ -104,6 +107,22 @@ def test_crossing_curves_saturate_at_their_height() -> None:
     curve = CrossingWorkload(0, noise=False).curve(0, {"A": 0.9, "tau": 20.0})
     assert curve.metric(20) == pytest.approx(0.9 * (1 - math.exp(-1)))
     assert curve.metric(20_000) == pytest.approx(0.9, abs=1e-6)
+
+
+def test_where_less_is_better_the_synthetic_workloads_give_losses() -> None:
+    table = SimulationTable()
+    score, loss = (make_workload(table, 0, mode) for mode in (Mode.MAX, Mode.MIN))
+    config = score.config(0)
+    assert config is not None
+    assert loss.config(0) == config
+    for iteration in (1, 5, 50):
+        value = loss.curve(0, config).metric(iteration)
+        assert value == pytest.approx(2 - 2 * score.curve(0, config).metric(iteration))
+        assert value > 0
+    crossing = SimulationTable(workload=WorkloadName("crossing"))
+    config = make_workload(crossing, 0).config(0)
+    assert config is not None
+    assert make_workload(crossing, 0, Mode.MIN).curve(0, config).metric(9) > 0
 
 
 def test_sqrt_scaling_is_interpolated_between_the_published_entries() -> None:

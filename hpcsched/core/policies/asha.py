@@ -27,6 +27,7 @@ class Asha:
             grace_period=settings.grace_period,
             max_iterations=settings.max_iterations,
             reduction_factor=settings.reduction_factor,
+            mode=settings.mode,
         )
         self._queue = StartQueue()
 

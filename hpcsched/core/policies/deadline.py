@@ -33,6 +33,7 @@ from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.resize import Gain, gain_of
 from hpcsched.core.settings import DeadlineSettings, Settings
 from hpcsched.core.view import Decision, Drop, Pause, Resize, Start, TrialView, View
+from hpcsched.core.words import atoms
 
 PLAN_SHARE = 0.02
 """Of the deadline: time between two plans."""
@@ -143,7 +144,7 @@ class Deadline:
             Resize(
                 trial.trial_id,
                 wanted,
-                f"{self._because}; {size} -> {wanted} atoms: {gain.after:.6g} > {MARGIN:g} x {gain.before:.6g}",
+                f"{self._because}; {size} -> {atoms(wanted)}: {gain.after:.6g} > {MARGIN:g} x {gain.before:.6g}",
             ),
         )
 
@@ -171,7 +172,7 @@ class Deadline:
             plan_size = plan.size
             self._because = (
                 f"an iteration takes {outlook.iteration_s:.6g} s on one atom and {left:.6g} s are left: trials on "
-                f"{plan.size} atoms promise most"
+                f"{atoms(plan.size)} promise most"
             )
         self._start_size = plan_size
         for trial in view.live():
@@ -331,7 +332,7 @@ class Deadline:
         if waits or not self._options.narrow:
             return []
         self._because = (
-            f"{best.num} of {num} contenders on {best.size} atoms can be expected to reach {best.value:.3f}, all of them "
+            f"{best.num} of {num} contenders on {atoms(best.size)} can be expected to reach {best.value:.3f}, all of them "
             f"{never.value:.3f} (in spreads; rho {outlook.foretold(first.training_iteration, best.iterations):.2f}, growth {outlook.growth:.2f} a doubling)"
         )
         kept = ranked[: best.num]
@@ -383,7 +384,7 @@ class Deadline:
         start = self._queue.next_new(view)
         if start is None or size == 1:
             return start
-        return Start(start.trial_id, size, f"{start.because}; {size} atoms each promise most")
+        return Start(start.trial_id, size, f"{start.because}; {atoms(size)} each promise most")
 
     def _size_to_start(self, view: View) -> int:
         if self._scouts:

@@ -26,6 +26,7 @@ from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.settings import FixedSplitSettings, Settings
 from hpcsched.core.transitions import ENDED
 from hpcsched.core.view import Decision, Drop, Pause, Resize, Start, Stop, TrialView, View
+from hpcsched.core.words import IN_WORDS, atoms, atoms_are
 
 
 class FixedSplit:
@@ -168,7 +169,7 @@ class FixedSplit:
             return None
         self._best_waits = False
         self._has_grown = True
-        return Start(best, size, f"exploration is over, it is the best: {view.num_free} atoms are free")
+        return Start(best, size, f"exploration is over, it is the best: {atoms_are(view.num_free)} free")
 
     # ---- the split
 
@@ -182,7 +183,7 @@ class FixedSplit:
         size = view.sizes.floor(trial.num_atoms + view.num_free)
         if size <= trial.num_atoms:
             return ()
-        return (Resize(self._best, size, f"exploration is over, it is the best: it gets {size} atoms"),)
+        return (Resize(self._best, size, f"exploration is over, it is the best: it gets {atoms(size)}"),)
 
     def _split(self, view: View) -> list[Decision]:
         best = self._choose(view)
@@ -190,7 +191,7 @@ class FixedSplit:
             return []
         self._best = best.trial_id
         self._best_waits = best.trial_id not in self._holding
-        score = "no score" if best.score is None else f"{best.score:.6g}"
+        score = "no score" if best.score is None else IN_WORDS[view.settings.mode](best.score)
         because = (
             f"exploration ended at {view.now:.6g} s: trial {best.trial_id} is the best of {len(self._candidates)} with "
             f"{score}"

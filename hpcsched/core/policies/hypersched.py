@@ -16,20 +16,29 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import TypedDict
 
 from hpcsched.core.allocation import at_random, softmax, top, uniform_size
 from hpcsched.core.brackets import Bracket, PromotionBracket, SpeculativeBracket
 from hpcsched.core.entrance import Entrance, Gate, fixed_gate
-from hpcsched.core.enums import TrialState
+from hpcsched.core.enums import Mode, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.resize import gain_of
 from hpcsched.core.settings import HyperSchedSettings, Settings
 from hpcsched.core.view import Decision, Drop, Pause, Resize, Start, Stop, TrialView, View
+from hpcsched.core.words import atoms
 
 MOST_SIZES = 8
 """Sizes that are compared when a trial may grow and distance counts."""
 OPEN = Gate(True, "new trials start until the deadline")
+
+
+class RungArguments(TypedDict):
+    mode: Mode
+    grace_period: int
+    max_iterations: int
+    reduction_factor: int
 
 
 class HyperSched:
@@ -37,7 +46,8 @@ class HyperSched:
 
     def __init__(self, settings: Settings, options: HyperSchedSettings) -> None:
         self._options = options
-        rungs = {
+        rungs: RungArguments = {
+            "mode": settings.mode,
             "grace_period": settings.grace_period,
             "max_iterations": settings.max_iterations,
             "reduction_factor": settings.reduction_factor,
@@ -146,11 +156,11 @@ class HyperSched:
         time_left = view.time_left_s()
         if time_left is not None and time_left < 0:
             return None
-        share = f"number {position + 1} of {num} running trials shares {view.num_atoms} atoms"
+        share = f"number {position + 1} of {num} running trials shares {atoms(view.num_atoms)}"
         if desired < size:
             if self._options.shrink_pays and not self._shrink_pays(view, trial, desired, time_left):
                 return None
-            return Resize(trial.trial_id, desired, f"{share}: {desired} of its {size} atoms stay")
+            return Resize(trial.trial_id, desired, f"{share}: {desired} of its {atoms(size)} stay")
         if free < desired - size:
             return None
         if view.knows_distance:
@@ -170,7 +180,7 @@ class HyperSched:
         return Resize(
             trial.trial_id,
             desired,
-            f"{share}: {size} -> {desired} atoms pays, {gain.after:.6g} > {self._options.margin:g} x {gain.before:.6g} "
+            f"{share}: {size} -> {atoms(desired)} pays, {gain.after:.6g} > {self._options.margin:g} x {gain.before:.6g} "
             f"(restart {overhead:.6g} s)",
         )
 

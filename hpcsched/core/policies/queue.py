@@ -7,6 +7,7 @@ from collections import deque
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.view import Start, TrialView, View
+from hpcsched.core.words import atoms, atoms_are
 
 
 class StartQueue:
@@ -39,7 +40,7 @@ class StartQueue:
         return Start(
             trial.trial_id,
             size,
-            f"it was interrupted at {trial.last_num_atoms} atoms and {view.num_free} are free",
+            f"it was interrupted at {atoms(trial.last_num_atoms)} and {view.num_free} are free",
         )
 
     def next_new(self, view: View) -> Start | None:
@@ -50,7 +51,7 @@ class StartQueue:
         if trial is None:
             return None
         self._new.popleft()
-        return Start(trial.trial_id, 1, f"next in line and {view.num_free} atoms are free")
+        return Start(trial.trial_id, 1, f"next in line and {atoms_are(view.num_free)} free")
 
     def drop_new(self, view: View) -> TrialView | None:
         """Take the first trial that has never run out of the queue."""

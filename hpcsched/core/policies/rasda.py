@@ -32,6 +32,7 @@ from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.rungs import milestones_of
 from hpcsched.core.settings import RasdaSettings, Settings
 from hpcsched.core.view import Decision, Drop, Resize, Start, Stop, TrialView, View
+from hpcsched.core.words import atoms
 
 
 class ResourceFunction:
@@ -70,6 +71,7 @@ class Rasda:
             grace_period=settings.grace_period,
             max_iterations=settings.max_iterations,
             reduction_factor=settings.reduction_factor,
+            mode=settings.mode,
         )
         self._new = StartQueue()
         self._interrupted: set[TrialId] = set()
@@ -95,7 +97,7 @@ class Rasda:
     def _because(self, view: View, trial: TrialView, size: int) -> str:
         wanted = self._wanted(view, trial)
         some = "" if size == wanted else f", {size} fit now"
-        return f"it has survived to iteration {trial.training_iteration} and wants {wanted} atoms{some}"
+        return f"it has survived to iteration {trial.training_iteration} and wants {atoms(wanted)}{some}"
 
     def _growths(self, view: View) -> list[Resize]:
         """Which standing wishes the free atoms grant, and how far."""
@@ -172,7 +174,7 @@ class Rasda:
         wanted = self._wanted(view, trial)
         size = view.sizes.floor(min(wanted, view.num_free))
         return Start(
-            trial.trial_id, size, f"it was interrupted, wants {wanted} atoms and {view.num_free} are free"
+            trial.trial_id, size, f"it was interrupted, wants {atoms(wanted)} and {view.num_free} are free"
         )
 
     def _next_new(self, view: View) -> Start | None:
