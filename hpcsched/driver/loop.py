@@ -29,7 +29,7 @@ from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.checkpoints import older_than_restart
-from hpcsched.core.enums import ExperimentState, PreemptReason, TrialState
+from hpcsched.core.enums import ExperimentState, Outcome, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
@@ -427,22 +427,37 @@ class Loop:
         if handle:
             for event in effects.events:
                 seq = effects.reply_to if isinstance(event, ev.ResultReported) else None
+                if isinstance(event, ev.TrialExited):
+                    self._exited(crew, event, now)
+                    continue
+                if isinstance(event, ev.ResultReported):
+                    self._suspects.reported([node.node for node in crew.spec.nodes])
                 self._handle(event, None if seq is None else (crew, seq))
-                self._suspect(crew, event, now)
             if effects.mismatch:
                 self._keep_aside(effects.mismatch, now)
         if effects.events:
             self._watch_nodes(crew, now, handle)
 
-    def _suspect(self, crew: Crew, event: ev.Event, now: float) -> None:
-        """A node on which one trial after another dies is set aside."""
-        nodes = [node.node for node in crew.spec.nodes]
-        if isinstance(event, ev.ResultReported):
-            self._suspects.reported(nodes)
-        elif isinstance(event, ev.TrialExited):
-            bad = self._suspects.ended(crew.trial_id, nodes, event.outcome, has_reported=crew.has_reported)
-            for node in bad:
-                self._set_aside(node, f"{NUM_TRIALS} trials in a row have died on it while others work", now)
+    def _exited(self, crew: Crew, event: ev.TrialExited, now: float) -> None:
+        """The end of an incarnation is the node's or the trial's; a node on which one trial after another dies is set aside."""
+        nodes = {node.node for node in crew.spec.nodes}
+        others_live = any(
+            not other.closed and nodes.isdisjoint(node.node for node in other.spec.nodes)
+            for other in self._crews.values()
+        )
+        verdict = self._suspects.ended(
+            crew.trial_id,
+            sorted(nodes),
+            event.outcome,
+            has_reported=crew.has_reported,
+            others_live=others_live,
+        )
+        if verdict.to_blame:
+            why = f"{event.outcome}, but one trial after another dies on {verdict.to_blame}: {event.why}"
+            event = msgspec.structs.replace(event, outcome=Outcome.NODE_FAILED, why=why)
+        self._handle(event)
+        for node in verdict.set_aside:
+            self._set_aside(node, f"{NUM_TRIALS} trials in a row have died on it while others work", now)
 
     def _set_aside(self, node: str, why: str, now: float) -> None:
         atoms = tuple(atom.atom_id for atom in self._machine.atoms if atom.node == node)

@@ -3,8 +3,12 @@
 Theory. A node can be up, take steps, and still be broken: a GPU that fails at the first kernel, a full local disk, memory
 that is gone. Its trials crash, are tried again, and the node, being free again at once, draws the next ones. So whoever ends
 badly is counted against its nodes; a report clears them. A node is set aside when `NUM_TRIALS` different trials in a row
-have ended badly on it before a report, while a trial on another node has reported since the first of them: when nobody reports
-anywhere the script is to blame, and `fail_fast` speaks.
+have ended badly on it before a report, while a trial on another node has reported since the first of them, or while trials live on
+other nodes and none has ended so there (a script's first report can take minutes, and such a node kills in seconds). When trials die on
+several nodes and nobody reports anywhere the script is to blame, and `fail_fast` speaks.
+
+An end that the node is to answer for is no crash of the trial: the one that has it set aside, and already the second in a row while
+trials live on other nodes and none has died there. Else the first trials of a broken node would be the end of the experiment.
 """
 
 from __future__ import annotations
@@ -29,6 +33,15 @@ class _Record(msgspec.Struct):
     """Somebody has reported elsewhere since the first of them."""
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """On one end of an incarnation."""
+
+    set_aside: tuple[str, ...] = ()
+    """Nodes that are not to be used any more, from now on."""
+    to_blame: str = ""
+    """The node, not the trial; "" when it is the trial."""
+
+
 class Suspects:
     """One driver life's nodes."""
 
@@ -47,19 +60,29 @@ class Suspects:
             record.others_work = True
 
     def ended(
-        self, trial_id: int, nodes: Iterable[str], outcome: Outcome, *, has_reported: bool
-    ) -> list[str]:
-        """An incarnation on these nodes is over; the nodes that are to be set aside now."""
+        self, trial_id: int, nodes: Iterable[str], outcome: Outcome, *, has_reported: bool, others_live: bool
+    ) -> Verdict:
+        """An incarnation on these nodes is over. `others_live`: incarnations run on other nodes."""
         if outcome not in BAD or has_reported:
-            return []
-        found = []
+            return Verdict()
+        nodes = tuple(nodes)
+        aside, to_blame = [], ""
         for node in nodes:
             record = self._records.setdefault(node, _Record())
             record.trials.add(trial_id)
-            if len(record.trials) >= NUM_TRIALS and record.others_work and node not in self.set_aside:
+        for node in nodes:
+            record = self._records[node]
+            alone = others_live and self._records.keys() == {node}
+            if (
+                len(record.trials) >= NUM_TRIALS
+                and (record.others_work or alone)
+                and node not in self.set_aside
+            ):
                 self.set_aside.add(node)
-                found.append(node)
-        return found
+                aside.append(node)
+            if node in self.set_aside or (alone and len(record.trials) > 1):
+                to_blame = to_blame or node
+        return Verdict(tuple(aside), to_blame)
 
     def lost(self, node: str) -> bool:
         """It is down; True when it is to be set aside now."""

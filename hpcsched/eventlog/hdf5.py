@@ -1,9 +1,13 @@
 """Sealing: journal -> log.h5.
 
-The log is made anew each time, from the journal alone, in a temporary file of the same folder that is renamed when it is
+The log is made from the journal alone, in a temporary file of the same folder that is renamed when it is
 complete and synced. So `log.h5` is at every instant a closed, whole file that any HDF5 tool opens, a killed seal leaves
 the old one, and nothing ever locks or appends to a file that others read (Lustre, GPFS, NFS). The journal is read as a
 stream and tables are written in blocks: memory does not grow with results, events or actions.
+
+A `LogMaker` can follow a journal that is still written, so that the last seal only adds what came since: it keeps its
+temporary file and puts copies of it in place meanwhile, each completed by what may still change (trials, the best, holdings
+that last, attributes).
 """
 
 from __future__ import annotations
@@ -11,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,52 +48,137 @@ def seal(folder: RunFolder, *, to: Path | None = None) -> Path:
 
     Raises RunFolderError when it cannot be written, JournalDamagedError, LogError.
     """
-    require_journal(folder)
-    target = to or folder.log
-    temporary = target.parent / f".log.h5-{os.getpid()}-{time.time_ns():x}"
+    maker = LogMaker(folder, to=to)
     try:
-        _remove_abandoned(target.parent)
-        try:
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            # locking=False: nobody else knows the name, and some parallel file systems refuse locks.
-            with h5py.File(temporary, "w", locking=False) as file:
-                _Sealer(folder, file).run()
-            with temporary.open("rb") as stream:
-                os.fsync(stream.fileno())
-            temporary.rename(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except (OSError, RuntimeError) as error:  # h5py raises both when a write fails, with texts of its own
+        maker.poll()
+        return maker.publish(last=True)
+    finally:
+        maker.close()
+
+
+@contextlib.contextmanager
+def _said(folder: RunFolder, target: Path) -> Iterator[None]:
+    """h5py raises OSError and RuntimeError when a write fails, with texts of its own."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
         raise RunFolderError(
             f"{target}: cannot be written: {error}. The journal is whole: `hpcsched report {folder.root}` makes the "
             "log again when there is space."
         ) from error
-    return target
+
+
+class LogMaker:
+    """`log.h5` in the making: `poll` adds what the journal has, `publish` puts a whole file in place. After an error only `close`.
+
+    All raise RunFolderError when it cannot be written, JournalDamagedError, LogError.
+    """
+
+    def __init__(self, folder: RunFolder, *, to: Path | None = None) -> None:
+        require_journal(folder)
+        self._folder = folder
+        self._target = to or folder.log
+        self._temporary = self._new_name()
+        self._file: h5py.File | None = None
+        with _said(folder, self._target):
+            _remove_abandoned(self._target.parent)
+            os.close(os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                # locking=False: nobody else knows the name, and some parallel file systems refuse locks.
+                self._file = h5py.File(self._temporary, "w", locking=False)
+                self._sealer = _Sealer(folder, self._file)
+            except BaseException:
+                self.close()
+                raise
+
+    def _new_name(self) -> Path:
+        return self._target.parent / f".log.h5-{os.getpid()}-{time.time_ns():x}"
+
+    def poll(self) -> None:
+        """Add what has come since the last call."""
+        with _said(self._folder, self._target):
+            self._sealer.poll()
+            os.utime(self._temporary)  # else another seal takes it for abandoned after an hour
+
+    def publish(self, *, last: bool = False) -> Path:
+        """`log.h5` as of the last `poll`. `last`: it is the only or the last time."""
+        file = self._file
+        assert file is not None, "published for the last time already"
+        with _said(self._folder, self._target):
+            self._sealer.flush()
+            if last:
+                self._sealer.finish(file, self._sealer.tables)
+                self._file = None
+                file.close()
+                whole = self._temporary
+            else:
+                file.flush()
+                whole = self._new_name()
+                self._copy_to(whole)
+            try:
+                with whole.open("rb") as stream:
+                    os.fsync(stream.fileno())
+                whole.rename(self._target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    whole.unlink()
+                raise
+        return self._target
+
+    def _copy_to(self, whole: Path) -> None:
+        try:
+            os.close(os.open(whole, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            shutil.copyfile(self._temporary, whole)
+            with h5py.File(whole, "r+", locking=False) as copy:
+                tables = {name: table.in_copy(copy) for name, table in self._sealer.tables.items()}
+                self._sealer.finish(copy, tables)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                whole.unlink()
+            raise
+
+    def close(self) -> None:
+        """Leaves nothing but what was published. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._temporary.unlink()
+        if self._file is not None:
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError, RuntimeError):
+                file.close()
 
 
 class _TableWriter:
     """Rows of one table, written block by block."""
 
-    def __init__(self, file: h5py.File, table: schema.Table) -> None:
+    def __init__(self, dataset: h5py.Dataset, table: schema.Table) -> None:
+        self._table = table
         self._dtype = table.dtype
         self._rows: list[tuple[Any, ...]] = []
-        self._dataset = file.create_dataset(
+        self._dataset = dataset
+
+    @staticmethod
+    def make(file: h5py.File, table: schema.Table) -> _TableWriter:
+        dataset = file.create_dataset(
             table.name,
             shape=(0,),
             maxshape=(None,),
-            dtype=self._dtype,
+            dtype=table.dtype,
             chunks=(_BLOCK,),
             compression="gzip",
             compression_opts=1,
             shuffle=True,
         )
-        self._dataset.attrs["description"] = table.meaning
+        dataset.attrs["description"] = table.meaning
         for column in table.columns:
-            self._dataset.attrs[f"{column.name}.description"] = column.meaning
+            dataset.attrs[f"{column.name}.description"] = column.meaning
             if column.unit:
-                self._dataset.attrs[f"{column.name}.units"] = column.unit
+                dataset.attrs[f"{column.name}.units"] = column.unit
+        return _TableWriter(dataset, table)
+
+    def in_copy(self, copy: h5py.File) -> _TableWriter:
+        """The same table of a copy of the file."""
+        assert not self._rows, "flushed before the file was copied"
+        return _TableWriter(copy[self._table.name], self._table)
 
     def add(self, *row: Any) -> None:
         self._rows.append(row)
@@ -105,26 +196,38 @@ class _TableWriter:
 
 class _Sealer:
     def __init__(self, folder: RunFolder, file: h5py.File) -> None:
-        self._folder = folder
-        self._file = file
-        self._tables = {table.name: _TableWriter(file, table) for table in schema.TABLES}
-        self._results = self._tables["results"]
-        self._placements = self._tables["placements"]
-        self._events = self._tables["events"]
-        self._actions = self._tables["actions"]
-        self._notes = self._tables["notes"]
+        self.tables = {table.name: _TableWriter.make(file, table) for table in schema.TABLES}
+        self._results = self.tables["results"]
+        self._placements = self.tables["placements"]
+        self._events = self.tables["events"]
+        self._actions = self.tables["actions"]
+        self._notes = self.tables["notes"]
+        self._reader = JournalReader(folder)
+        self._state = RunState(on_holding=lambda holding: self._holding(holding, self._placements))
 
-    def run(self) -> None:
-        reader = JournalReader(self._folder)
-        state = RunState(on_holding=self._holding)
-        for record in reader.poll():
-            state.feed(record)
-            self._record(record, state)
+    def poll(self) -> None:
+        generation = self._reader.generation
+        for record in self._reader.poll():
+            if self._reader.generation != generation:
+                raise LogError(
+                    f"{self._reader.folder.journal}: another driver has taken over; the log begins anew"
+                )
+            self._state.feed(record)
+            self._record(record, self._state)
+
+    def flush(self) -> None:
+        """Every row is in the file."""
+        for table in self.tables.values():
+            table.flush()
+
+    def finish(self, file: h5py.File, tables: dict[str, _TableWriter]) -> None:
+        """What may still change, and the attributes: into our own file for good, or into a copy."""
+        state, reader = self._state, self._reader
         header = state.header  # raises when there is none
         for holding in state.holdings():
-            self._holding(holding)
+            self._holding(holding, tables["placements"])
         for trial in state.scheduler.trials:
-            self._tables["trials"].add(
+            tables["trials"].add(
                 trial.trial_id,
                 _encode(trial.config).decode(),
                 trial.state.value,
@@ -133,7 +236,7 @@ class _Sealer:
             )
         for best in state.best_curve:
             ref = best.checkpoint
-            self._tables["best_curve"].add(
+            tables["best_curve"].add(
                 best.published_s,
                 ref.trial_id,
                 ref.incarnation,
@@ -141,7 +244,7 @@ class _Sealer:
                 best.metric,
                 best.saved_s,
             )
-        for table in self._tables.values():
+        for table in tables.values():
             table.flush()
         machine = state.machine
         attributes: dict[str, Any] = {
@@ -177,7 +280,7 @@ class _Sealer:
         }
         assert attributes.keys() == schema.ROOT_ATTRIBUTES.keys(), "the documented ones are the written ones"
         for name, value in attributes.items():
-            self._file.attrs[name] = _text(value) if isinstance(value, str) else value
+            file.attrs[name] = _text(value) if isinstance(value, str) else value
 
     def _record(self, record: Record, state: RunState) -> None:
         match record:
@@ -229,9 +332,9 @@ class _Sealer:
         kind, trial_id, incarnation, rest = _split(action, "because")
         self._actions.add(at, kind, trial_id, incarnation, rest, _text(action.because))
 
-    def _holding(self, holding: Holding) -> None:
+    def _holding(self, holding: Holding, placements: _TableWriter) -> None:
         for gpu in holding.gpus:
-            self._placements.add(
+            placements.add(
                 holding.trial_id,
                 holding.incarnation,
                 holding.node,

@@ -1,11 +1,40 @@
 from __future__ import annotations
 
 from hpcsched.core.enums import Outcome
-from hpcsched.driver.suspects import NUM_TRIALS, Suspects
+from hpcsched.driver.suspects import NUM_TRIALS, Suspects, Verdict
 
 
-def crash(suspects: Suspects, trial_id: int, *nodes: str) -> list[str]:
-    return suspects.ended(trial_id, nodes, Outcome.CRASHED, has_reported=False)
+def crash(suspects: Suspects, trial_id: int, *nodes: str, others_live: bool = False) -> list[str]:
+    """The nodes that are set aside."""
+    return list(verdict(suspects, trial_id, *nodes, others_live=others_live).set_aside)
+
+
+def verdict(suspects: Suspects, trial_id: int, *nodes: str, others_live: bool = True) -> Verdict:
+    return suspects.ended(trial_id, nodes, Outcome.CRASHED, has_reported=False, others_live=others_live)
+
+
+def test_the_first_trials_of_a_broken_node_are_not_to_blame_while_others_live_elsewhere() -> None:
+    """Four die at once before anybody has reported: one crash, then the node answers for the others."""
+    suspects = Suspects()
+    assert [verdict(suspects, trial_id, "n2") for trial_id in range(4)] == [
+        Verdict(),
+        Verdict(to_blame="n2"),
+        Verdict(set_aside=("n2",), to_blame="n2"),
+        Verdict(to_blame="n2"),
+    ]
+
+
+def test_trials_that_die_on_two_nodes_are_to_blame_themselves() -> None:
+    suspects = Suspects()
+    assert verdict(suspects, 0, "n1") == Verdict()
+    assert [verdict(suspects, trial_id, f"n{1 + trial_id % 2}") for trial_id in range(1, 9)] == [
+        Verdict()
+    ] * 8
+
+
+def test_a_trial_on_several_nodes_accuses_none_of_them() -> None:
+    suspects = Suspects()
+    assert [verdict(suspects, trial_id, "n1", "n2") for trial_id in range(4)] == [Verdict()] * 4
 
 
 def test_a_node_on_which_three_trials_in_a_row_crash_is_set_aside() -> None:
@@ -42,8 +71,9 @@ def test_one_trial_that_crashes_again_and_again_is_its_own_fault() -> None:
 def test_a_crash_after_a_report_and_an_end_in_order_do_not_count() -> None:
     suspects = Suspects()
     for trial_id in range(5):
-        assert suspects.ended(trial_id, ["n1"], Outcome.CRASHED, has_reported=True) == []
-        assert suspects.ended(trial_id, ["n1"], Outcome.PREEMPTED, has_reported=False) == []
+        for outcome, has_reported in ((Outcome.CRASHED, True), (Outcome.PREEMPTED, False)):
+            given = suspects.ended(trial_id, ["n1"], outcome, has_reported=has_reported, others_live=True)
+            assert given == Verdict()
         suspects.reported(["n2"])
     assert crash(suspects, 9, "n1") == []
 

@@ -266,11 +266,10 @@ def test_the_controller_is_away_while_a_node_fails(night: Night, long_run: bool)
 
 @pytest.mark.long
 def test_a_node_that_keeps_killing_trials_is_set_aside(tmp_path: Path, cluster: Cluster) -> None:
-    """Whatever starts on n2 dies at once; the experiment loses three incarnations and not one trial."""
+    """Whatever starts on n2 dies at once, before anybody has reported; the experiment loses some incarnations and not one trial."""
     job = on_slurm(
         tmp_path, [{"step_s": 0.2}] * 12, max_iterations=6,
         launcher="""wrap = ["sh", "-c", 'test "$HPCSCHED_NODE" != n2 && exec "$@"', "sh"]""",
-        extra="[retries]\ncrashed = 4\nfail_fast = 0\n",
     )  # fmt: skip
     with cluster.allocation("-N2", "-w", "n1,n2", "--gres=gpu:4", "--exclusive", "--no-kill") as allocation:
         run = job.start(inside=allocation)
@@ -280,5 +279,7 @@ def test_a_node_that_keeps_killing_trials_is_set_aside(tmp_path: Path, cluster: 
     assert len(aside) == 1, aside
     assert "n2" in aside[0].why
     assert run.status["trials"]["completed"] == 12
-    deaths = [event for event in run.events(ev.TrialExited) if event.outcome.value == "crashed"]
-    assert 3 <= len(deaths) <= 16, deaths  # those that had been started there already
+    deaths = [event for event in run.events(ev.TrialExited) if event.outcome.value != "completed"]
+    assert 3 <= len(deaths) <= 8, deaths  # those that had been started there already
+    blamed = [event for event in deaths if event.outcome.value == "crashed"]
+    assert len(blamed) <= 2, blamed
