@@ -63,7 +63,7 @@ class Sealer:
         is_free = self._lock.acquire(timeout=min(BUSY_LIMIT_S, limit_s / 2))
         try:
             if not is_free:
-                self._end_follower()  # it would put an older log in place
+                self._kill(self._follower)  # it would put an older log in place
             elif self._follower is not None:
                 trouble = self._order(Order.FINISH, max(0.0, limit_s / 2 - (time.monotonic() - began)))
                 if trouble is None:
@@ -76,7 +76,7 @@ class Sealer:
     def close(self) -> None:
         """Ends the child without a last order, when there is one."""
         self._closing = True
-        self._end_follower()
+        self._kill(self._follower)
 
     def _order(self, order: Order, limit_s: float) -> str | None:
         """Give the child an order (and make one when there is none) and wait until it is done. What went wrong; the child is gone then."""
@@ -108,15 +108,20 @@ class Sealer:
         return trouble
 
     def _end_follower(self) -> None:
+        """By whoever gives the orders. (Nobody else may close its pipes: a select on a descriptor that is closed and used again
+        meanwhile waits on the wrong one.)"""
         child, self._follower = self._follower, None
+        self._kill(child)
+        for pipe in () if child is None else (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]  # both are pipes
+
+    def _kill(self, child: subprocess.Popen[bytes] | None) -> None:
         if child is not None:
             child.kill()
             child.wait()
             for file in self._folder.root.glob(f".log.h5-{child.pid}-*"):  # it had no time to
                 file.unlink(missing_ok=True)
-            for pipe in (child.stdin, child.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]  # both are pipes
 
     def _from_nothing(self, limit_s: float) -> str | None:
         try:
