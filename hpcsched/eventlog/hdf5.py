@@ -299,7 +299,7 @@ class _Sealer:
                 )
                 measures = record.data.get("measures")
                 if record.topic == "metrics" and isinstance(measures, dict):
-                    self._tables["measures"].add(
+                    self.tables["measures"].add(
                         record.time,
                         record.trial_id,
                         record.incarnation,
