@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -34,9 +35,22 @@ def run(*argv: str, cwd: Path, limit_s: float = 600.0) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python_of(version: str) -> str:
+    """An interpreter of that version: this one, one on PATH, or one of pyenv's."""
+    if version == ".".join(map(str, sys.version_info[:2])):
+        return sys.executable
+    candidates = [shutil.which(f"python{version}")]
+    candidates += [str(path) for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode == 0:
+            return candidate
+    pytest.skip(f"no Python {version} here: the wheel is not tried with it")
+
+
+@pytest.fixture(scope="module", params=["3.11", "3.13"])
+def installed(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The environment's bin folder."""
+    python = python_of(request.param)
     base = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable,
@@ -53,7 +67,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = base.glob("hpcsched-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if "/runs/" in name or "__pycache__" in name]
-    run(sys.executable, "-m", "venv", str(base / "venv"), cwd=base)
+    run(python, "-m", "venv", str(base / "venv"), cwd=base)
     run(
         str(base / "venv/bin/pip"),
         "install",

@@ -106,12 +106,16 @@ def test_a_damaged_journal_is_not_hidden_by_an_old_log(tmp_path: Path) -> None:
 
 
 def test_frames_where_pandas_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="no pandas here: frames are not tried")
     log = hpcsched.load(a_run(tmp_path).root)
-    if "pandas" not in sys.modules:
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            with pytest.raises(LogError, match="pip install pandas"):
-                log.frame("results")
-            return
-    assert len(log.frame("results")) == len(log.results)
+    frame = log.frame("results")
+    assert len(frame) == len(log.results)
+    assert list(frame.columns) == list(log.results.dtype.names)
+    trials = hpcsched.open_run(log.file.parent).trials
+    assert list(trials.columns[:3]) == ["state", "rung", "iteration"]
+
+
+def test_without_pandas_a_frame_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(LogError, match="pip install pandas"):
+        hpcsched.load(a_run(tmp_path).root).frame("results")

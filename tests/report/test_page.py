@@ -8,9 +8,9 @@ import pytest
 
 import hpcsched
 from hpcsched.errors import RunFolderError
-from hpcsched.report import drawing, figures
+from hpcsched.report import drawing, figures, search_figures
 from hpcsched.report.page import page_of, write_report
-from tests.support.runs import Script, a_run, asha_settings
+from tests.support.runs import Script, a_machine, a_run, asha_settings, some_settings
 
 NASTY = "<script>alert('x')</script> \"&\" $x_1$ {{ 7 * 6 }} \x1b[31m\u202e"
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -136,7 +136,7 @@ def test_trial_colours_have_contrast_on_light_and_on_dark() -> None:
         a, b = sorted((luminance(one), luminance(two)))
         return (b + 0.05) / (a + 0.05)
 
-    for colour in (*drawing.COLOURS, drawing.DEADLINE_COLOUR):
+    for colour in (*drawing.COLOURS, *search_figures.SIZE_COLOURS, drawing.DEADLINE_COLOUR):
         assert contrast(colour, "#15171c") >= 3, colour
         assert contrast(colour, "#ffffff") >= 2.5, colour
 
@@ -148,6 +148,34 @@ def test_many_shapes_become_a_picture_so_that_the_page_stays_small(
     monkeypatch.setattr(figures, "MOST_VECTORS", 3)
     svg = drawing.svg_of(figures.holders(log), "holders", "t")
     assert "data:image/png;base64" in svg
+
+
+def test_a_page_tells_what_other_policies_would_have_done_and_how_sure_that_is(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, deadline_s=60.0)
+    log = hpcsched.load(folder.root)
+    text = page_of(log, folder, num_draws=3)
+    for words in (
+        "How far to trust it: hypersched",
+        "asha would have ended at",
+        "deadline would have ended at",
+        "3 draws",
+        "10th to 90th",
+    ):
+        assert words in text, words
+    assert "How far to trust it" not in page_of(log, folder, num_draws=0)
+    assert "--draws 3" in page_of(log, folder, num_draws=0)
+
+
+def test_the_page_of_a_large_machine_names_every_section(tmp_path: Path) -> None:
+    folder = a_run(tmp_path, settings=some_settings(num_trials=30), machine=a_machine(4, 4), deadline_s=60.0)
+    text = page_of(hpcsched.load(folder.root), folder)
+    checked(text)
+    for heading in (
+        "Who held which GPU when", "Best score against time", "GPUs in use", "Learning curves", "Learning curves by atoms",
+        "Rungs, and what was cut", "Which hyperparameters mattered", "Configurations and their scores", "Time to the first result",
+        "Where the GPU-hours went", "Whose iterations they were", "What other policies would have done", "Decisions", "Trials",
+    ):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in text, heading
 
 
 def test_a_page_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:

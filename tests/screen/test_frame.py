@@ -70,6 +70,21 @@ def test_a_pane_scrolls_and_wraps(run: RunState) -> None:
     assert "line 0 " in frame(seen(run), ui, 80, 24).plain
 
 
+def test_a_better_report_that_no_checkpoint_holds_is_named_beside_the_best(run: RunState) -> None:
+    best = run.best
+    assert best is not None
+    assert "has reported" not in frame(seen(run), Ui(), 200, 24).plain
+    before = dict(run.best_metric)
+    run.best_metric[run.scheduler.trials[3].trial_id] = best.metric + 0.01
+    try:
+        assert (
+            f"(saved; trial 3 has reported {best.metric + 0.01:.6g})" in frame(seen(run), Ui(), 200, 24).plain
+        )
+    finally:
+        run.best_metric.clear()
+        run.best_metric.update(before)
+
+
 def test_nothing_foreign_steers_the_terminal(tmp_path: Path) -> None:
     run = RunFollower(a_run(tmp_path, deadline_s=40.0, script=Script(crash=(0,)))).look()
     run.because[run.scheduler.trials[0].trial_id] = "\x1b]0;owned\x07\x1b[2J"
