@@ -131,15 +131,25 @@ class Run:
 
         return load(self.folder)
 
-    def plot(self, what: Literal["best", "holders", "curves", "use"] = "best") -> Any:
+    def plot(
+        self,
+        what: Literal[
+            "best", "holders", "curves", "use", "rungs", "sizes", "restart", "importance", "parallel"
+        ] = "best",
+    ) -> Any:
         """A matplotlib figure; a notebook shows it inline. Raises InputError for another name."""
-        from hpcsched.report import figures
+        from hpcsched.report import figures, search_figures
 
         drawers = {
             "best": figures.best_score,
             "holders": figures.holders,
             "curves": figures.learning_curves,
             "use": figures.utilisation,
+            "rungs": search_figures.rungs,
+            "sizes": search_figures.curves_by_atoms,
+            "restart": search_figures.restart_cost,
+            "importance": search_figures.importance,
+            "parallel": search_figures.parallel,
         }
         if what not in drawers:
             raise InputError(f"plot({what!r}): there are {', '.join(drawers)}")

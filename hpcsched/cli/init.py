@@ -99,7 +99,7 @@ def command(
         typer.echo(f"to be mended first: {note}")
     cluster = shutil.which("sbatch", path=os.environ.get("PATH"))
     if cluster and not os.environ.get("SLURM_JOB_ID"):
-        typer.echo("Slurm is here: run it inside salloc or sbatch, and every trial becomes steps of that job")
+        typer.echo(f"Slurm is here: `hpcsched submit {shlex.quote(str(out))} --nodes N --time T` queues it")
     typer.echo(
         f"next: put your hyperparameters under [search.space], then `hpcsched check {shlex.quote(str(out))}`"
     )

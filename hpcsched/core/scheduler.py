@@ -526,7 +526,6 @@ class Scheduler:
         for trial in self.trials:
             if trial.state not in ENDED:
                 self._move(trial, Cause.DROP)
-                trial.dropped_because = f"the experiment is over: {why}"
         self._actions.append(FinishExperiment(why, state=how, best_trial_id=self._best_trial_id()))
 
     def _best_trial_id(self) -> TrialId | None:

@@ -129,7 +129,11 @@ class _Teller:
         dropped = clean_reason(self._run.scheduler.trials[self._trial_id].dropped_because)
         if dropped:
             self._last_because = dropped
-        return dropped or f"the core handled: {_words(type(step.event).__name__)}"
+            return dropped
+        for action in step.actions:
+            if isinstance(action, act.FinishExperiment | act.SuspendExperiment):
+                return f"the experiment is over: {clean_reason(action.because)}"
+        return f"the core handled: {_words(type(step.event).__name__)}"
 
     def _event(self, event: ev.Event) -> None:
         match event:
@@ -305,7 +309,8 @@ def _event_in_words(event: ev.Event) -> tuple[str, str]:
             text = _OUTCOME[event.outcome]
             if event.unproven:
                 text += f"; of {atoms(len(event.unproven))} it is not proven that the ranks are gone"
-            return text, clean_reason(event.why)
+            why = "" if event.outcome is Outcome.PREEMPTED and not event.unproven else event.why
+            return text, clean_reason(why)
         case ev.LaunchRefused():
             return f"the launch was refused, next try after {event.retry_at:.1f} s", clean_reason(event.why)
         case _:

@@ -137,7 +137,7 @@ def test_a_configuration_must_have_the_names_of_the_space() -> None:
 def test_plots_are_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     run = hpcsched.open_run(a_run(tmp_path, deadline_s=20.0).root)
-    for what in ("best", "holders", "curves", "use"):
+    for what in ("best", "holders", "curves", "use", "rungs", "sizes", "restart", "importance", "parallel"):
         assert run.plot(what).get_axes()
     with pytest.raises(InputError, match="best, holders"):
         run.plot("nonsense")  # type: ignore[arg-type]

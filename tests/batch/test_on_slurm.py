@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import hpcsched
 from hpcsched.runfolder import RunFolder
 from tests.support.cluster import Cluster, cluster, slurmbox  # noqa: F401
 from tests.support.e2e import Job, environs_of_ranks, light_job, wait_until
@@ -61,6 +62,9 @@ def test_a_submitted_experiment_leaves_the_best_model(
     assert best_of(job)["trial_id"] == 1
     machine = json.loads((job.run_dir / "machine.json").read_text())
     assert "n1" in json.dumps(machine), machine
+    provenance = hpcsched.load(job.run_dir).provenance
+    assert provenance["queue_s"] >= 0.0
+    assert 0.0 < provenance["job_start_s"] < 60.0
 
 
 def test_the_network_that_a_site_names_reaches_every_rank(
