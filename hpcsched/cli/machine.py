@@ -70,6 +70,7 @@ def machine_object(probed: Probed, allocation: Allocation | None) -> dict[str, A
                 "gpus": list(atom.gpus),
                 "cores": list(atom.cores),
                 "memory_mb": atom.memory_mb,
+                "memory_nodes": list(atom.memory_nodes),
             }
         )
     switches: dict[str, list[str]] = {}
@@ -173,6 +174,7 @@ def _node_lines(node: dict[str, Any]) -> Iterable[str]:
         yield "  links: " + ", ".join(f"{num} pairs by {kind}" for kind, num in kinds.items())
     for number, atom in enumerate(node["atoms"]):
         share = "" if atom["memory_mb"] is None else f", {atom['memory_mb']} MiB"
+        share += f" of NUMA {_ranges(atom['memory_nodes'])}" if atom["memory_nodes"] else ""
         yield f"  atom +{number}: GPU {', '.join(atom['gpus'])}; cores {_ranges(atom['cores'])}{share}"
 
 
