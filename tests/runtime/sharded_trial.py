@@ -1,4 +1,4 @@
-"""A model sharded by FSDP2 (`fully_shard`) as a trial, on the CPU."""
+"""A model sharded by FSDP2 (`fully_shard`) as a trial, on the trial's own device."""
 
 import torch
 from torch import nn
@@ -12,10 +12,10 @@ import hpcsched
 def main() -> None:
     trial = hpcsched.trial(max_iterations=4)
     torch.manual_seed(trial.seed)
-    data = torch.randn(96, 6, generator=torch.Generator().manual_seed(1))
+    data = torch.randn(96, 6, generator=torch.Generator().manual_seed(1)).to(trial.device)
     # Widths that no world size of the test divides: shards are uneven, one rank's may be empty.
-    net = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 5))
-    mesh = init_device_mesh("cpu", (trial.world_size,))
+    net = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 5)).to(trial.device)
+    mesh = init_device_mesh(trial.device.type, (trial.world_size,))
     for layer in net:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)

@@ -15,8 +15,8 @@ def main() -> None:
     trial = hpcsched.trial(learning_rate=0.1, do="", max_iterations=3)
     do = trial.config["do"]
     torch.manual_seed(trial.seed)
-    data = torch.randn(100, 8, generator=torch.Generator().manual_seed(1))
-    net = DistributedDataParallel(nn.Linear(8, 4))
+    data = torch.randn(100, 8, generator=torch.Generator().manual_seed(1)).to(trial.device)
+    net = DistributedDataParallel(nn.Linear(8, 4).to(trial.device))
     sgd = torch.optim.SGD(net.parameters(), lr=trial.config["learning_rate"], momentum=0.9)
     schedule = torch.optim.lr_scheduler.StepLR(sgd, step_size=2, gamma=0.5)
     sampler = trial.sampler(len(data), global_batch_size=12)
