@@ -26,6 +26,10 @@ Binding = Literal["overlap", "slurm"]
 NAME_PREFIX = "hpcsched-"
 
 
+MOST_PARTS = 128
+"""Of a heterogeneous step (slurm/src/common/slurm_protocol_defs.h, MAX_HET_JOB_COMPS)."""
+
+
 class Step(msgspec.Struct, frozen=True):
     """One srun command. `name` tells the step apart in `scontrol show step`, also after a crash of the driver."""
 
@@ -85,18 +89,15 @@ def _mpi_step(
 ) -> Step:
     """The one step of an MPI trial: a task a rank, placed by a host file. All ranks must be of one step to find each other.
 
-    No `-N` beside `-m arbitrary` (refused from 24.11 on) and no `-w`. Raises LaunchError where one step cannot serve all its nodes.
+    No `-N` beside `-m arbitrary` (refused from 24.11 on) and no `-w`. Where the job holds different numbers of GPUs on the trial's nodes,
+    which one request cannot say, the step is heterogeneous (srun(1), HETEROGENEOUS JOBS: parts with ":" between them): a part a node, in the
+    order of ranks, still one step and one MPI world. Raises LaunchError where one step cannot serve all its nodes.
     """
+    if binding != "overlap":
+        raise LaunchError('an MPI trial is one step: it needs launcher.binding = "overlap"')
     requests = gpu_requests([node.node for node in spec.nodes], job_gpus)
-    if binding != "overlap" or len(requests) > 1:
-        raise LaunchError(
-            "an MPI trial is one step, which asks each node for the same GPUs: "
-            + (
-                'it needs launcher.binding = "overlap"'
-                if binding != "overlap"
-                else f"but the job holds different numbers of them on {', '.join(node.node for node in spec.nodes)}"
-            )
-        )
+    if len(requests) > 1:
+        return _uneven_mpi_step(spec, job_gpus, launch_file, python, srun_args, srun)
     shares = [node.memory_mb for node in spec.nodes]
     most = None if None in shares else max(share for share in shares if share is not None)
     name = step_name(spec.run_dir, spec.trial_id, spec.incarnation, 0)
@@ -112,6 +113,33 @@ def _mpi_step(
         argv=argv,
         hosts=tuple(node.node for node in spec.nodes for _ in node.gpus),
     )
+
+
+def _uneven_mpi_step(
+    spec: LaunchSpec,
+    job_gpus: Mapping[str, int],
+    launch_file: str,
+    python: str,
+    srun_args: Sequence[str],
+    srun: str,
+) -> Step:
+    if len(spec.nodes) > MOST_PARTS:
+        raise LaunchError(
+            f"an MPI trial over {len(spec.nodes)} nodes on which the job holds different numbers of GPUs needs as many parts of a step, "
+            f"and Slurm allows {MOST_PARTS}: let its placements be smaller ([atoms] max_trial_atoms)"
+        )
+    name = step_name(spec.run_dir, spec.trial_id, spec.incarnation, 0)
+    argv: list[str] = [srun]
+    for node in spec.nodes:
+        if len(argv) > 1:
+            argv.append(":")
+        argv += [
+            "--overlap", "-N", "1", "-n", str(len(node.gpus)), "-w", node.node, gpu_requests([node.node], job_gpus)[0].option,
+            _memory_option(node.memory_mb), "--cpu-bind=none", f"--mpi={spec.mpi}", "--wait=0", "--kill-on-bad-exit=1", "--export=ALL",
+            "--unbuffered", f"--job-name={name}", *srun_args,
+            python, "-P", "-m", "hpcsched.launch.mpi_task", launch_file,
+        ]  # fmt: skip
+    return Step(nodes=tuple(node.node for node in spec.nodes), name=name, argv=tuple(argv))
 
 
 def spare_step(

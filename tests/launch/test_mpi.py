@@ -14,9 +14,9 @@ import pytest
 from hpcsched.errors import LaunchError
 from hpcsched.launch.environment import mpi_environment, rank_environment
 from hpcsched.launch.mpi_task import rank_of
-from hpcsched.launch.steps import trial_steps
+from hpcsched.launch.steps import MOST_PARTS, trial_steps
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec
-from tests.support.cluster import Cluster, cluster  # noqa: F401
+from tests.support.cluster import Cluster, cluster, slurmbox  # noqa: F401
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -66,12 +66,32 @@ def test_an_mpi_trial_is_one_step_with_a_task_a_rank_in_the_order_of_its_host_fi
     assert step.argv[-5:] == ("python3", "-P", "-m", "hpcsched.launch.mpi_task", "/run/launch.json")
 
 
+def test_on_nodes_of_unequal_gpu_counts_the_step_has_a_part_a_node() -> None:
+    (step,) = trial_steps(
+        spec(("n2", 1), ("n1", 3)),
+        binding="overlap",
+        job_gpus={"n1": 4, "n2": 2},
+        launch_file="/run/launch.json",
+        python="python3",
+    )
+    assert step.hosts == (), "no host file: each part names its node"
+    assert step.nodes == ("n2", "n1")
+    words = " ".join(step.argv[1:]).split(" : ")
+    assert [part.split(" --cpu-bind")[0] for part in words] == [
+        "--overlap -N 1 -n 1 -w n2 --gres=gpu:2 --mem=100",
+        "--overlap -N 1 -n 3 -w n1 --gpus=4 --mem=300",
+    ]
+    assert all(part.endswith("python3 -P -m hpcsched.launch.mpi_task /run/launch.json") for part in words)
+    assert all("--mpi=pmix" in part and f"--job-name={step.name}" in part for part in words)
+
+
 def test_a_trial_that_one_step_cannot_serve_is_refused_with_the_reason() -> None:
-    with pytest.raises(LaunchError, match="different numbers of them on n1, n2"):
+    many = {f"n{number}": 1 + number % 2 for number in range(MOST_PARTS + 1)}
+    with pytest.raises(LaunchError, match="Slurm allows 128"):
         trial_steps(
-            spec(("n1", 1), ("n2", 1)),
+            spec(*((name, 1) for name in many)),
             binding="overlap",
-            job_gpus={"n1": 4, "n2": 2},
+            job_gpus=many,
             launch_file="x",
             python="p",
         )
@@ -187,6 +207,26 @@ def test_four_ranks_over_two_hosts(tmp_path: Path, cluster: Cluster) -> None:  #
     with cluster.allocation("-N", "2", "--exclusive", "--gres=gpu:4") as job:
         argv = [sys.executable, "-m", "hpcsched", "run", str(file), "--run-dir", str(run)]
         done = cluster.run(argv, env=job.env, timeout_s=200.0)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert job.steps() == []
+    check_run(run, num_ranks=4, num_nodes=2)
+
+
+@needs_mpi
+@pytest.mark.slurm
+@pytest.mark.long
+def test_four_ranks_over_two_hosts_of_unequal_gpu_counts(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    text = EXPERIMENT.format(script=JOBS / "mpi_trial/train.py", atoms=4)
+    file = tmp_path / "experiment.toml"
+    file.write_text(text.replace("gpus_per_atom = 2\ngpus_per_node = 2", "gpus_per_atom = 1"))
+    run = tmp_path / "run"
+    with (
+        slurmbox(NODES="2", GPUS="3 1") as uneven,
+        uneven.allocation("-N", "2", "--exclusive", "--gres=gpu:1") as job,
+    ):
+        argv = [sys.executable, "-m", "hpcsched", "run", str(file), "--run-dir", str(run)]
+        done = uneven.run(argv, env=job.env, timeout_s=200.0)
         assert done.returncode == 0, done.stdout + done.stderr
         assert job.steps() == []
     check_run(run, num_ranks=4, num_nodes=2)
