@@ -192,6 +192,7 @@ class Trial(Session):
         return int(word.item())
 
     def _wait_for_all(self, limit_s: float) -> None:
+        self._saver.wait()  # it uses the same group
         dist.monitored_barrier(self._groups.saves, timeout=timedelta(seconds=limit_s))
 
     def _write_checkpoint(self, folder: Path, within: bool) -> tuple[float, int]:

@@ -111,6 +111,27 @@ def test_who_is_asked_to_leave_waits_for_the_save_and_then_saves_where_it_is(
     assert restored(spec, 3) == objects.numbers()
 
 
+def test_who_breaks_out_of_the_loop_ends_its_save_before_it_meets_the_others(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They meet in the group of the saves, in which the thread must not be meanwhile."""
+    trial = make_trial(always(tmp_path), HeardLine())
+    trial.track(**Objects().named)
+    was_saving: list[bool] = []
+    monkeypatch.setattr(
+        "torch.distributed.monitored_barrier", lambda *_, **__: was_saving.append(trial._is_saving)
+    )
+    disk.go.clear()
+    iterations = iter(trial)
+    next(iterations)
+    trial.report(accuracy=1)
+    next(iterations)
+    assert trial._is_saving
+    threading.Timer(0.05, disk.go.set).start()
+    trial._wait_for_all(1.0)
+    assert was_saving == [False]
+
+
 def test_a_save_of_the_last_boundary_is_not_made_twice(tmp_path: Path, disk: Disk) -> None:
     line, spec = HeardLine(leave_after=2), always(tmp_path)
     trial = make_trial(spec, line)
