@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
 
 
@@ -18,6 +19,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_RAN] = 0
+    # No limit of time for an example: the machine may be busy. Tests that name their own count keep it.
+    hypothesis.settings.register_profile("here", deadline=None)
+    hypothesis.settings.register_profile("long", deadline=None, max_examples=1000)
+    hypothesis.settings.load_profile("long" if config.getoption("--long") else "here")
     config.pluginmanager.register(_Count(config))
 
 

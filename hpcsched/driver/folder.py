@@ -46,7 +46,8 @@ def read_start(folder: RunFolder) -> Start:
 
 def was_never_begun(folder: RunFolder) -> bool:
     """A driver has made this folder and died before its journal had a first record: nothing was started, nothing can be lost."""
-    return folder.experiment.is_file() and folder.journal.is_dir() and not _has_record(folder.journal)
+    made = folder.experiment.is_file() or folder.start.is_file()
+    return made and folder.journal.is_dir() and not _has_record(folder.journal)
 
 
 def _has_record(journal: Path) -> bool:
@@ -58,17 +59,21 @@ def _has_record(journal: Path) -> bool:
     return False
 
 
-def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFolder:
+def make_run_folder(root: Path, experiment_text: str, *, start: Start | None) -> RunFolder:
     """Create the folder (mode 0700) and its parts, or check the one to resume. One that was never begun can be begun.
 
-    Raises RunFolderError: it holds another run and `resume` is off, it does not hold one and `resume` is on, it
+    `start`: with what the run begins; None: it goes on.
+    Raises RunFolderError: it holds another run and this one begins, it does not hold one and this one goes on, it
     cannot be written, belongs to somebody else, or the disk is (nearly) full.
     """
     folder = RunFolder(neat(root))
+    resume = start is None
     try:
         is_other = folder.root.exists() and not folder.root.is_dir()
         has_run = folder.journal.is_dir() and any(folder.journal.iterdir())
-        is_fresh = was_never_begun(folder) and folder.experiment.read_bytes() == experiment_text.encode()
+        is_fresh = was_never_begun(folder) and (
+            not folder.experiment.exists() or folder.experiment.read_bytes() == experiment_text.encode()
+        )
         has_something = folder.root.is_dir() and any(folder.root.iterdir())
     except OSError as error:
         raise RunFolderError(
@@ -98,7 +103,8 @@ def make_run_folder(root: Path, experiment_text: str, *, resume: bool) -> RunFol
         folder.root.chmod(0o700)
         for part in (folder.journal, folder.keys, folder.trials, folder.control):
             part.mkdir(mode=0o700, exist_ok=True)
-        if not resume:
+        if start is not None:
+            write_start(folder, start)
             folder.experiment.write_text(experiment_text)
     except OSError as error:
         raise RunFolderError(

@@ -35,7 +35,7 @@ from hpcsched.driver.addresses import addresses_towards
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.control import take_controls
 from hpcsched.driver.deadline import limits
-from hpcsched.driver.folder import Start, make_run_folder, read_start, was_never_begun, write_start
+from hpcsched.driver.folder import Start, make_run_folder, read_start, was_never_begun
 from hpcsched.driver.keeper import Chore, Keeper
 from hpcsched.driver.loop import Loop, reserve_s, write_private
 from hpcsched.driver.measured import profile_document, scaling_note
@@ -135,15 +135,13 @@ def run_experiment(
         spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=_say
     ):
         return _run_on_node(asked, spec, root, allocation, environ, stream)
-    folder = make_run_folder(root, spec.text, resume=request.resume)
+    folder = make_run_folder(root, spec.text, start=start)
     inbox = ib.Inbox()
     with Signals(lambda name: inbox.put(ib.SignalCaught(meant(name, environ)))) as signals:
         lease: Lease | None = None
+        is_again = folder.lease.exists()
         try:
-            is_again = folder.lease.exists()
             lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
-            if start is not None:
-                write_start(folder, start)
             return _Life(
                 request,
                 spec,
@@ -159,8 +157,11 @@ def run_experiment(
                 inbox,
                 signals,
                 is_again,
+                start,
             ).run()
         except StartInterrupted as caught:
+            if lease is not None and is_again:
+                end_orphans(folder, None if allocation is None else allocation.job_id, environ)
             return _interrupted(folder, meant(str(caught), environ))
         finally:
             if lease is not None:
@@ -409,9 +410,11 @@ class _Life:
         inbox: ib.Inbox,
         signals: Signals,
         is_again: bool,
+        start: Start | None,
     ) -> None:
         self._roles = roles
         self._signals = signals
+        self._start = start
         self._is_again = is_again  # another driver has held this folder
         self._request = request
         self._spec = spec
@@ -557,7 +560,8 @@ class _Life:
         limit = limits(
             file_deadline_s=file_deadline, allocation_ends_s=ends_s, reserve_s=reserve_s(spec), chain=chain
         )
-        begun_with = read_start(self._folder) if past is None else _start_of(past.header)
+        begun_with = self._start if past is None else _start_of(past.header)
+        assert begun_with is not None, "what has no past has a start"
         scheduler = self._roles.scheduler(self._settings, machine) if past is None else past.scheduler
         header = Header(
             life=self._lease.life,

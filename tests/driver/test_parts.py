@@ -13,7 +13,7 @@ from hpcsched.core.ids import TrialId
 from hpcsched.driver.best import publish_best
 from hpcsched.driver.control import drop_control, take_controls
 from hpcsched.driver.deadline import limits
-from hpcsched.driver.folder import make_run_folder
+from hpcsched.driver.folder import Start, make_run_folder
 from hpcsched.driver.inbox import AddAsked, ExtendAsked, StopAsked
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.timers import Timers
@@ -68,7 +68,7 @@ def test_the_earlier_of_file_and_allocation_limits_the_time() -> None:
 
 
 def test_control_messages_arrive_in_order_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    folder = make_run_folder(tmp_path / "run", "text", resume=False)
+    folder = make_run_folder(tmp_path / "run", "text", start=Start("/here"))
     for message in (StopAsked(TrialId(3)), ExtendAsked(60.0), AddAsked({"x": 1})):
         drop_control(folder, message)
     (folder.control / "zz.json").write_text("{broken")
@@ -83,13 +83,13 @@ def test_control_messages_arrive_in_order_and_foreign_files_are_refused(tmp_path
 def test_a_run_folder_is_refused_when_it_holds_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(RunFolderError, match="not empty"):
-        make_run_folder(tmp_path, "text", resume=False)
+        make_run_folder(tmp_path, "text", start=Start("/here"))
     with pytest.raises(RunFolderError, match="no run here to resume"):
-        make_run_folder(tmp_path, "text", resume=True)
+        make_run_folder(tmp_path, "text", start=None)
 
 
 def test_a_run_folder_is_the_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
-    folder = make_run_folder(tmp_path / "run", "text", resume=False)
+    folder = make_run_folder(tmp_path / "run", "text", start=Start("/here"))
     for path in (folder.root, folder.journal, folder.keys, folder.trials, folder.control):
         assert path.stat().st_mode & 0o777 == 0o700
 

@@ -90,6 +90,11 @@ def test_a_signal_during_the_start_of_a_resumed_run_leaves_it_as_it_was(tmp_path
     assert again.ends(15.0) == 75, again.told()
     assert run.folder.segment(1).read_bytes() == before
     assert run.folder.log.exists()
+    wait_until(
+        lambda: not again.leftovers(),
+        "its own command and what the first driver had left are gone",
+        limit_s=10.0,
+    )
     (tmp_path / "slow").unlink()
     last = job.start(resume=True)
     assert last.ends() == 0, last.told()

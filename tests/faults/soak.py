@@ -30,6 +30,8 @@ MISDEEDS = (
     "", "", "", "crash", "hang", "exit 0", "killed", "daemon", "child, then crash", "ignore", "nan", "flood", "huge line",
     "exit 5 after leaving", "no goodbye", "report after leaving", "slow start", "segfault",
 )  # fmt: skip
+EARLY = 130
+"""A Ctrl-C before the driver catches signals, while Python imports."""
 POLICIES = ("fifo", "asha", "hypersched", "rasda")
 
 
@@ -110,17 +112,19 @@ def _one(number: int, folder: Path, temporary: Path, seen: Soak) -> float:
         match rng.choice(["kill", "stop", "interrupt", "terminate", "rank", "supervisor", "nothing"]):
             case "kill":
                 run.kill()
-                run = job.start(resume=True, environ=environ)
+                run = job.start(
+                    resume=run.folder.experiment.exists(), environ=environ
+                )  # else nothing was made yet
                 seen.lives += 1
             case "stop":
                 run.signal(signal.SIGSTOP)
                 time.sleep(rng.uniform(0.1, 3.0))
                 run.signal(signal.SIGCONT)
-            case "interrupt" | "terminate" as how if run.folder.segment(1).exists():
+            case "interrupt" | "terminate" as how if run.folder.experiment.exists():
                 run.signal(signal.SIGINT if how == "interrupt" else signal.SIGTERM)
                 code = run.ends(60.0)
-                assert code in (0, 1, 75, -signal.SIGINT, -signal.SIGTERM), f"exit code {code}\n{run.told()}"
-                if code == 75:
+                assert code in (0, 1, 75, EARLY, -signal.SIGTERM), f"exit code {code}\n{run.told()}"
+                if code not in (0, 1):  # suspended, or ended before it caught signals
                     run = job.start(resume=True, environ=environ)
                     seen.lives += 1
             case "rank" | "supervisor" as what:

@@ -22,6 +22,7 @@ import pytest
 
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
+from hpcsched.driver.suspects import NUM_LOSSES
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Header
 from tests.support.cluster import Allocation, Cluster
@@ -30,6 +31,8 @@ from tests.support.e2e import Job, Run, light_job, wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 MEDIAN_S, WORST_S = 8.0, 15.0
+ROUNDS = 3
+"""So often each fault comes with --long."""
 
 
 def on_slurm(folder: Path, configs: Sequence[dict[str, Any]], **options: Any) -> Job:
@@ -67,9 +70,12 @@ class Night:
         return {action.trial_id: action.incarnation for action in self.run.actions(act.StartTrial)}
 
     def crowded(self) -> str:
-        """The host with most trials, but not the first one: that is where Slurm's steps of the job are at home."""
+        """The host with most trials, one that has not been lost twice if there is any: a third time, and it is not used again."""
+        lost = [event.node for event in self.run.events(ev.NodeDown)]
         hosts = [host for hosts in self.where().values() for host in hosts]
-        return max(sorted(set(hosts)), key=hosts.count)
+        return max(
+            sorted(set(hosts)), key=lambda host: (lost.count(host) < NUM_LOSSES - 1, hosts.count(host))
+        )
 
     def on(self, node: str) -> list[int]:
         return sorted(trial for trial, hosts in self.where().items() if node in hosts)
@@ -115,7 +121,8 @@ class Night:
 
 @pytest.fixture(scope="module")
 def night(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
-    job = on_slurm(tmp_path_factory.mktemp("night"), [{"step_s": 0.4}] * 8)
+    retries = "[retries]\nnode_failed = 100\ncrashed = 100\n"  # all the faults of a night hit the same eight
+    job = on_slurm(tmp_path_factory.mktemp("night"), [{"step_s": 0.4}] * 8, extra=retries)
     with cluster.allocation("-N4", "--gres=gpu:4", "--exclusive", "--no-kill") as allocation:
         run = job.start(inside=allocation)
         made = Night(cluster, allocation, run)
@@ -134,23 +141,24 @@ def night(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("how", ["kill-node", pytest.param("drop-link", marks=pytest.mark.long)])
-def test_trials_of_a_lost_node_train_elsewhere_within_seconds(night: Night, how: str) -> None:
-    night.all_train()
-    victim = night.crowded()
-    hit = night.on(victim)
-    assert hit
-    busy_s = night.step_s()
-    before, fault_s = night.incarnations(), night.now()
-    if how == "kill-node":
-        night.cluster.kill_node(victim)
-    else:
-        night.cluster.drop_link(victim)
-    try:
-        night.recovers(how, hit, before, fault_s, busy_s)
-        assert not any(victim in night.where()[trial] for trial in hit)
-    finally:
-        night.cluster.restore_node(victim)
-    night.run.waits_for(ev.NodeUp, len(night.run.events(ev.NodeDown, node=victim)), node=victim)
+def test_trials_of_a_lost_node_train_elsewhere_within_seconds(night: Night, how: str, long_run: bool) -> None:
+    for _ in range(ROUNDS if long_run else 1):
+        night.all_train()
+        victim = night.crowded()
+        hit = night.on(victim)
+        assert hit
+        busy_s = night.step_s()
+        before, fault_s = night.incarnations(), night.now()
+        if how == "kill-node":
+            night.cluster.kill_node(victim)
+        else:
+            night.cluster.drop_link(victim)
+        try:
+            night.recovers(how, hit, before, fault_s, busy_s)
+            assert not any(victim in night.where()[trial] for trial in hit)
+        finally:
+            night.cluster.restore_node(victim)
+        night.run.waits_for(ev.NodeUp, len(night.run.events(ev.NodeDown, node=victim)), node=victim)
 
 
 @pytest.mark.long
@@ -182,19 +190,20 @@ def sruns_of(night: Night, trial: int, incarnation: int) -> list[psutil.Process]
     return found
 
 
-def test_both_processes_of_an_srun_are_killed_and_its_ranks_live_on(night: Night) -> None:
+def test_both_processes_of_an_srun_are_killed_and_its_ranks_live_on(night: Night, long_run: bool) -> None:
     """Its trial restarts elsewhere once its old ranks are proven gone, and not before: no GPU has two."""
-    night.all_train()
-    before = night.incarnations()
-    trial = min(before)
-    busy_s = night.step_s()
-    sruns = sruns_of(night, trial, before[trial])
-    assert sruns
-    fault_s = night.now()
-    for process in sruns:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    night.recovers("srun killed", [trial], before, fault_s, busy_s)
+    for _ in range(ROUNDS if long_run else 1):
+        night.all_train()
+        before = night.incarnations()
+        trial = min(before)
+        busy_s = night.step_s()
+        sruns = sruns_of(night, trial, before[trial])
+        assert sruns
+        fault_s = night.now()
+        for process in sruns:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        night.recovers("srun killed", [trial], before, fault_s, busy_s)
 
 
 def test_a_step_that_stays_in_completing_holds_nobody_up(night: Night) -> None:
@@ -262,24 +271,3 @@ def test_the_controller_is_away_while_a_node_fails(night: Night, long_run: bool)
     ended = night.run.events(ev.TrialExited)[failures:]
     assert [event.trial_id for event in ended] == [3], ended
     night.all_train()
-
-
-@pytest.mark.long
-def test_a_node_that_keeps_killing_trials_is_set_aside(tmp_path: Path, cluster: Cluster) -> None:
-    """Whatever starts on n2 dies at once, before anybody has reported; the experiment loses some incarnations and not one trial."""
-    job = on_slurm(
-        tmp_path, [{"step_s": 0.2}] * 12, max_iterations=6,
-        launcher="""wrap = ["sh", "-c", 'test "$HPCSCHED_NODE" != n2 && exec "$@"', "sh"]""",
-    )  # fmt: skip
-    with cluster.allocation("-N2", "-w", "n1,n2", "--gres=gpu:4", "--exclusive", "--no-kill") as allocation:
-        run = job.start(inside=allocation)
-        assert run.ends() == 0, run.told()
-        run.check()
-    aside = [event for event in run.events(ev.MachineChanged) if event.down]
-    assert len(aside) == 1, aside
-    assert "n2" in aside[0].why
-    assert run.status["trials"]["completed"] == 12
-    deaths = [event for event in run.events(ev.TrialExited) if event.outcome.value != "completed"]
-    assert 3 <= len(deaths) <= 8, deaths  # those that had been started there already
-    blamed = [event for event in deaths if event.outcome.value == "crashed"]
-    assert len(blamed) <= 2, blamed

@@ -49,13 +49,20 @@ def test_a_second_driver_on_another_host_is_refused_while_the_lease_is_fresh(tmp
 
 
 @pytest.mark.timeout(300)
-def test_a_driver_that_slept_through_a_takeover_writes_nothing_more(tmp_path: Path) -> None:
-    """Stopped for longer than its lease lasts; another host takes over; it wakes and finds that it is over."""
+def test_a_driver_that_slept_through_a_takeover_writes_nothing_more(tmp_path: Path, long_run: bool) -> None:
+    """Stopped for longer than its lease lasts; another host takes over; it wakes and finds that it is over.
+
+    Ages are differences of two times of the file system, so that a lease can be made old without waiting; with --long it grows old.
+    """
     job = light_job(tmp_path, [LONG] * 2, deadline="10m", max_iterations=100_000)
     first = job.start()
     first.waits_for(act.PublishBest)
     first.signal(signal.SIGSTOP)
     stopped = time.monotonic()
+    if not long_run:
+        renewed_at = first.folder.lease.stat().st_mtime
+        os.utime(first.folder.lease, (renewed_at, renewed_at - STALE_S - 2.0))
+        stopped -= STALE_S + 3.0
     try:
         wait_until(
             lambda: time.monotonic() - stopped > STALE_S + 2.0, "the lease is old", limit_s=STALE_S + 10.0
