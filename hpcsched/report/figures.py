@@ -105,7 +105,7 @@ def best_score(log: RunLog) -> Figure:
                 np.append(best[keep], best[-1]),
                 drawstyle="steps-post",
                 color=COLOURS[0],
-                alpha=0.6,
+                alpha=0.85,
                 label="reported",
             )
         curve = log.best_curve
@@ -179,35 +179,62 @@ def learning_curves(log: RunLog) -> Figure:
 
 
 def utilisation(log: RunLog) -> Figure:
-    """How many GPUs were held over time."""
-    rows = log.placements
+    """How many GPUs trained, how many were held by trials that started or left, how many were idle, over time."""
     total = log.num_atoms * log.gpus_per_atom
     with style():
-        figure, axes = new_figure(9.6, 2.4)
-        if len(rows):
-            to_s = np.where(np.isnan(rows["to_s"]), log.end_s, rows["to_s"])
-            times = np.concatenate([rows["from_s"], to_s])
-            steps = np.concatenate([np.ones(len(rows)), -np.ones(len(rows))])
-            order = np.argsort(times, kind="stable")
-            times, held = times[order], np.cumsum(steps[order])
-            last = np.append(times[1:] != times[:-1], True)
-            axes.fill_between(
-                np.append(times[last], log.end_s),
-                np.append(held[last], held[last][-1]),
-                step="post",
-                color=COLOURS[0],
-                alpha=0.55,
-                linewidth=0,
-                rasterized=len(times) > 20 * MOST_VECTORS,
-                label="held by trials",
-            )
+        figure, axes = new_figure(9.6, 2.6)
+        if len(log.placements):
+            times, training, held = held_over_time(log)
+            raster = len(times) > 20 * MOST_VECTORS
+            for low, high, colour, label in (
+                (np.zeros(len(times)), training, COLOURS[0], "training"),
+                (training, held, COLOURS[1], "starting, leaving, quarantined"),
+            ):
+                axes.fill_between(
+                    times, low, high, step="post", color=colour, alpha=0.65, linewidth=0, rasterized=raster, label=label
+                )  # fmt: skip
         axes.axhline(total, color=TEXT_COLOUR, linewidth=1, label=f"all {total} GPUs")
         draw_deadline(axes, log)
         time_axis(axes, log)
-        axes.set_ylim(0, total * 1.15 + 0.1)
+        axes.set_ylim(0, total * 1.05 + 0.1)
         axes.set_ylabel("GPUs")
-        axes.legend(loc="lower left", fontsize=8)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
         return figure
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def held_over_time(log: RunLog) -> tuple[Floats, Floats, Floats]:
+    """Times at which something changes (the last is the end), and from each on: GPUs that train, and GPUs that are held.
+
+    An incarnation trains from the moment when all its ranks are up until it is asked to leave, or has left.
+    """
+    rows = log.placements
+    keys = list(zip(rows["trial_id"].tolist(), rows["incarnation"].tolist(), strict=True))
+    up = _first_of(log.events, ("TrialStarted",))
+    asked = _first_of(log.actions, ("PreemptTrial", "KillTrial"))
+    begin = rows["from_s"].astype(float)
+    end = np.where(np.isnan(rows["to_s"]), log.end_s, rows["to_s"])
+    trains = np.clip(np.array([up.get(key, np.inf) for key in keys]), begin, end)
+    leaves = np.clip(np.array([asked.get(key, np.inf) for key in keys]), trains, end)
+    times = np.unique(np.concatenate([begin, end, trains, leaves, [log.end_s]]))
+    training, held = np.zeros(len(times)), np.zeros(len(times))
+    for curve, starts, ends in ((training, trains, leaves), (held, begin, end)):
+        np.add.at(curve, np.searchsorted(times, starts), 1.0)
+        np.add.at(curve, np.searchsorted(times, ends), -1.0)
+    return times, np.cumsum(training), np.cumsum(held)
+
+
+def _first_of(rows: Rows, kinds: tuple[str, ...]) -> dict[tuple[int, int], float]:
+    """(trial, incarnation) -> time of the first row of these kinds."""
+    found = rows[np.logical_or.reduce([rows["kind"] == kind for kind in kinds])]
+    first: dict[tuple[int, int], float] = {}
+    for trial, incarnation, time_s in zip(
+        found["trial_id"].tolist(), found["incarnation"].tolist(), found["time_s"].tolist(), strict=True
+    ):
+        first.setdefault((trial, incarnation), time_s)
+    return first
 
 
 def _by_trial(numbers: Rows) -> Iterator[tuple[int | None, npt.NDArray[np.intp]]]:

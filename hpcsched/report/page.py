@@ -225,7 +225,8 @@ def _time_sections(log: RunLog) -> list[Section]:
         _drawn(
             "GPUs in use",
             "use",
-            f"How many of the {total} GPUs were held by trials over time.{line}",
+            f"How many of the {total} GPUs trained over time, and how many were held by trials that started or left; what is blank was "
+            f"idle.{line}",
             figures.utilisation(log),
         ),
     ]

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpcsched
@@ -116,6 +117,18 @@ def test_every_figure_is_drawn_in_any_format_and_for_a_run_without_any_result(tm
                 figure.savefig(tmp_path / f"figure.{kind}")
                 assert (tmp_path / f"figure.{kind}").stat().st_size > 1000
     page_of(empty)
+
+
+def test_what_trains_and_what_is_held_over_time_adds_up_to_the_runs_account(tmp_path: Path) -> None:
+    log = hpcsched.load(a_run(tmp_path, deadline_s=40.0, script=Script(crash=(1,), hang=(2,))).root)
+    times, training, held = figures.held_over_time(log)
+    assert (training <= held + 1e-9).all()
+    assert held.max() <= 4
+    assert held[-1] == training[-1] == 0
+    spans = np.diff(times)
+    assert (training[:-1] * spans).sum() == pytest.approx(log.atom_seconds["training"])
+    idle = (4 - held[:-1]) @ spans
+    assert idle >= log.atom_seconds["idle"] - 1e-6, "atoms that are reserved for a resize are neither"
 
 
 def test_text_in_the_pictures_has_the_colour_of_the_page(tmp_path: Path) -> None:
