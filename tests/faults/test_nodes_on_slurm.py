@@ -1,8 +1,8 @@
 """Nodes, links, slurmd, srun and steps fail on the real cluster: how long until the trials hit train again elsewhere.
 
 One run (a "night") lives through all of it, so that each fault also meets what the ones before have left. The limits are 8 s in the
-median and 15 s at worst; on a machine that is too busy to start an empty step in half a second, they are as much longer as two such
-steps take.
+median and 15 s at worst. A restart starts some six processes one after another (srun, its child, slurmstepd, supervisor, rank, torch's or
+numpy's import), so on a machine that is too busy to run an empty step in 0.2 s the limits are longer by six times what it takes more.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.support.e2e import Job, Run, light_job, wait_until
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 MEDIAN_S, WORST_S = 8.0, 15.0
+NUM_PROCESSES, QUIET_STEP_S = 6, 0.2
 ROUNDS = 3
 """So often each fault comes with --long."""
 
@@ -113,7 +114,7 @@ class Night:
         touched = {trial for trial in after if after[trial] != before[trial]}
         assert touched == set(hit), f"{name}: {touched} were touched, {hit} were hit\n{self.run.told()}"
         times = self.times_s[name]
-        more_s = 2.0 * max(0.0, busy_s - 0.5)
+        more_s = NUM_PROCESSES * max(0.0, busy_s - QUIET_STEP_S)
         print(f"{name}: {times} s (an empty step takes {busy_s:.2f} s)")
         assert median(times) <= MEDIAN_S + more_s, times
         assert max(times) <= WORST_S + more_s, times
