@@ -9,7 +9,7 @@ from hpcsched.report.importance import Importance
 from hpcsched.report.load import RunLog
 from hpcsched.report.rungs import COMPARE, Rung
 from hpcsched.report.text import clean_line, duration
-from hpcsched.report.whatif import WhatIf
+from hpcsched.report.whatif import WhatIf, is_plausible
 
 
 def sentences_of(
@@ -33,15 +33,21 @@ def sentences_of(
         )
         own = next((row for row in found.rows if row.is_own), None)
         if other is not None and own is not None:
-            if other.num_better > 0.8 * other.num_draws:
-                out.append(
+            better = other.num_better > 0.8 * other.num_draws
+            sure = log.best is not None and is_plausible(own, float(log.best["metric"]))
+            out.append(
+                (
                     f"In a simulation from this run's own curves the policy {other.policy} would have ended better in "
-                    f"{other.num_better} of {other.num_draws} draws; see below for how sure that is."
+                    f"{other.num_better} of {other.num_draws} draws"
+                    if better
+                    else "In a simulation from this run's own curves no other policy would have ended reliably better"
                 )
-            else:
-                out.append(
-                    "In a simulation from this run's own curves no other policy would have ended reliably better."
+                + (
+                    "; see below for how sure that is."
+                    if sure
+                    else "; but the simulation does not come to what really came out, so this is a hint only."
                 )
+            )
     return [sentence for sentence in out if sentence]
 
 

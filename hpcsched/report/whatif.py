@@ -234,7 +234,12 @@ def in_words(log: RunLog, found: WhatIf) -> list[str]:
     own = next((row for row in found.rows if row.is_own), None)
     if own is not None and own.metric is not None and real is not None:
         sentences.append(
-            f"How far to trust it: {own.policy}, simulated in the same way, ends at {_spread(own)}; it really came to {real:.6g}."
+            f"How far to trust it: {own.policy}, simulated in the same way, ends at {_spread(own)}; it really came to {real:.6g}"
+            + (
+                "."
+                if is_plausible(own, real)
+                else ", which is outside of that range: take the comparison as a hint."
+            )
         )
     for row in found.rows:
         if row.is_own or row.metric is None or own is None:
@@ -254,6 +259,14 @@ def in_words(log: RunLog, found: WhatIf) -> list[str]:
             f"of {draws} draws{beyond})."
         )
     return sentences
+
+
+def is_plausible(own: Row, real: float) -> bool:
+    """Whether the simulation of the policy that ran comes to where the run came: within its range, or a hundredth of it."""
+    if own.low is None or own.high is None:
+        return False
+    room = 0.01 * max(abs(own.low), abs(own.high), abs(real))
+    return own.low - room <= real <= own.high + room
 
 
 def _spread(row: Row) -> str:

@@ -10,7 +10,7 @@ import pytest
 import hpcsched
 from hpcsched.core.settings import FifoSettings, HyperSchedSettings, Settings
 from hpcsched.report import whatif
-from hpcsched.report.whatif import in_words, num_draws_of, true_scaling, what_if
+from hpcsched.report.whatif import in_words, is_plausible, num_draws_of, true_scaling, what_if
 from hpcsched.sim.recorded import Observation
 from hpcsched.sim.scaling import Throughput
 from tests.support.runs import Script, a_run, some_settings
@@ -28,6 +28,11 @@ def test_the_policy_that_ran_is_simulated_to_where_it_really_came(tmp_path: Path
     assert found.failed == ()
     words = in_words(log, found)
     assert "How far to trust it: hypersched" in words[0]
+    assert is_plausible(own, log.best["metric"])
+    assert "outside" not in words[0]
+    log.best["metric"] = 0.5
+    assert "outside of that range: take the comparison as a hint" in in_words(log, found)[0]
+    log.best["metric"] = own.metric
     assert len(words) == 5
     assert found == what_if(log, 4), "the same log gives the same answer"
 
