@@ -35,7 +35,8 @@ def losses(report: Report) -> list[float]:
     return [float(loss or 0.0) for loss in found]
 
 
-@pytest.mark.long  # many seeds, each with four starts
+@pytest.mark.timeout(900)
+@pytest.mark.long  # many seeds, and ten ranks that start cold
 def test_a_run_resized_1_2_4_2_sees_every_sample_once_an_epoch_and_ends_with_the_same_loss(
     stage: Stage,
 ) -> None:
