@@ -303,11 +303,13 @@ class SlowDisk:
         os.fdatasync(fd)
 
 
-def feed(writer: JournalWriter, num: int, announced: list[int], *, every_s: float = 0.0005) -> None:
-    """Records come one by one while the disk works."""
+def feed(writer: JournalWriter, num: int, announced: list[int], disk: SlowDisk) -> None:
+    """Some records at once, again and again while the sync of the ones before has begun."""
     for n in range(1, num + 1):
+        syncs = disk.num
         writer.append(a_step(n), lambda n=n: announced.append(n))  # type: ignore[misc]  # bound now
-        threading.Event().wait(every_s)
+        if n % 20 == 0:
+            wait(lambda syncs=syncs: disk.num > syncs, writer)  # type: ignore[misc]  # bound now
 
 
 def test_a_slow_disk_syncs_groups_and_several_at_once(tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ def test_a_slow_disk_syncs_groups_and_several_at_once(tmp_path: Path) -> None:
     disk = SlowDisk(0.03)
     announced: list[int] = []
     writer = JournalWriter(run_folder(tmp_path), a_header(), sync=disk)
-    feed(writer, 600, announced)
+    feed(writer, 600, announced, disk)
     assert writer.close()
     assert announced == list(range(1, 601))
     assert 1 < disk.most <= journal_module.NUM_SYNCS
@@ -327,7 +329,7 @@ def test_a_disk_that_is_fast_again_gets_one_sync_at_a_time(tmp_path: Path) -> No
     disk = SlowDisk(0.03)
     announced: list[int] = []
     writer = JournalWriter(run_folder(tmp_path), a_header(), sync=disk)
-    feed(writer, 100, announced)
+    feed(writer, 100, announced, disk)
     assert disk.most > 1
     disk.takes_s = 0.0
     wait(lambda: writer.num_pending == 0, writer)
@@ -351,7 +353,7 @@ def test_when_one_of_several_syncs_fails_nothing_behind_it_counts_until_it_is_wr
     disk.fails = list(failing)
     announced: list[int] = []
     writer = JournalWriter(run_folder(tmp_path), a_header(), sync=disk, retry_s=0.01)
-    feed(writer, 600, announced)
+    feed(writer, 600, announced, disk)
     assert writer.close()
     assert writer.trouble is None
     assert announced == list(range(1, 601))
