@@ -48,6 +48,8 @@ class Report(_Message, frozen=True, tag="report"):
     """Throughput, data-wait share and the like."""
     problems: dict[str, str] = {}
     """Metric name -> "nan", "inf" or "-inf" for each that is None in `metrics`."""
+    unread: tuple[str, ...] = ()
+    """With the first report: hyperparameters that the script has not looked at by then."""
 
 
 class SavedCheckpoint(_Message, frozen=True, tag="saved"):

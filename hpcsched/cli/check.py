@@ -144,8 +144,25 @@ def plan_of(
             "num_trials": settings.num_trials,
             "first": len(spec.search.first),
             "example": sampler.ask(0),
+            "warning": nobody_goes_on(spec, settings.num_trials),
         },
     }
+
+
+def nobody_goes_on(spec: ExperimentSpec, num_trials: int | None) -> str:
+    """Why no trial would come beyond the first rung, or "": ASHA promotes one of every eta, and of fewer none."""
+    from hpcsched.core.settings import AshaSettings, RasdaSettings
+
+    policy, eta = spec.scheduler.policy, spec.scheduler.reduction_factor
+    waits = isinstance(policy, RasdaSettings) or (isinstance(policy, AshaSettings) and not policy.stopping)
+    rungs = rungs_of(spec)
+    if not waits or not rungs or num_trials is None or num_trials >= eta:
+        return ""
+    name = str(policy.__struct_config__.tag)
+    return (
+        f"{name} promotes one of {eta} (reduction_factor): of {num_trials} nobody is trained beyond iteration {rungs[0]}, "
+        f"and the run ends there. Set num_trials to {eta} or more, or take a policy that uses the time, such as hypersched"
+    )
 
 
 def rungs_of(spec: ExperimentSpec) -> list[int]:
@@ -309,6 +326,7 @@ def text_of(plan: Mapping[str, Any]) -> str:
     rows += [
         ("rungs", f"{_series(plan['rungs']) or 'none'}; complete at {plan['max_iterations']} iterations"),
         ("trials", f"{num}, by sampler {search['sampler']}{first}"),
+        *([("warning", search["warning"])] if search["warning"] else []),
         ("first config", show(search["example"], longest=400)),
     ]
     for launch in plan["launches"]:

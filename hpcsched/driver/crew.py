@@ -63,6 +63,8 @@ class Effects(msgspec.Struct):
     """Atoms of one node that `events` sets aside because the supervisor there found something else than was promised."""
     measures: dict[str, float] = msgspec.field(default_factory=dict)
     """What the report's iteration spent its time on, for the log."""
+    unread: tuple[str, ...] = ()
+    """Hyperparameters that the script has not looked at by its first report."""
     stall: Stall | None = None
     """A rank holds up the others, or does not any more."""
     restart: dict[str, float] | None = None
@@ -379,6 +381,7 @@ class Crew:
             reply_to=message.seq,
             extra=message.metrics,
             measures=message.extra,
+            unread=message.unread,
             restart={"first_iteration_s": message.time_this_iter_s} if self._num_reports == 1 else None,
         )
 

@@ -44,6 +44,7 @@ from hpcsched.driver.spares import Spares
 from hpcsched.driver.suspects import NUM_LOSSES, NUM_TRIALS, Suspects
 from hpcsched.driver.timers import Timers
 from hpcsched.driver.told import tell_sampler
+from hpcsched.driver.unread import Unread
 from hpcsched.errors import SupersededError
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.records import Note, Step
@@ -151,6 +152,7 @@ class Loop:
         self._n = first_n
         self._told = told
         self._down: set[str] = set()
+        self._unread = Unread(spec.search.space)
         self._num_interrupts = 0
         self._state: ExperimentState | None = None
         self.superseded: str | None = None
@@ -382,6 +384,17 @@ class Loop:
                 )
             )
             self._onlooker.note(now, f"trial {crew.trial_id}: {text}")
+        if warning := self._unread.warning(effects.unread):
+            self._append_note(
+                Note(
+                    time=now,
+                    topic="warning",
+                    text=warning,
+                    trial_id=crew.trial_id,
+                    incarnation=crew.incarnation,
+                )
+            )
+            self._onlooker.note(now, f"trial {crew.trial_id}: {warning}")
         if effects.stall is not None:
             stall = effects.stall
             self._append_note(

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 TAIL_BYTES = 2000
+LINE_CHARACTERS = 400
+"""What is kept of a line, half of it from each end: who prints a tensor or a base64 text still sees what the error was."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -31,7 +33,15 @@ def tail_of(file: Path, num_bytes: int = TAIL_BYTES) -> str:
             data = log.read(num_bytes)
     except OSError:
         return ""
-    return clean(data.decode("utf-8", "replace")).strip()
+    text = clean(data.decode("utf-8", "replace")).strip()
+    return "\n".join(_shortened(line) for line in text.split("\n"))
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= LINE_CHARACTERS:
+        return line
+    half = (LINE_CHARACTERS - 5) // 2
+    return f"{line[:half]} ... {line[-half:]}"
 
 
 def tells_out_of_memory(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,4 +39,6 @@ def _number(name: str, given: Any) -> float:
             return float(given)
         except OverflowError:
             return math.inf if given > 0 else -math.inf
-    raise TrialError(f"trial.report({name}={given!r}): a metric is one number, not a {type(given).__name__}")
+    raise TrialError(
+        f"trial.report({name}={reprlib.repr(given)}): a metric is one number, not a {type(given).__name__}"
+    )

@@ -29,6 +29,7 @@ from hpcsched.errors import CheckpointError, LostCheckpointError, TrialError
 from hpcsched.launchspec import RestorePoint
 from hpcsched.runfolder import RunFolder
 from hpcsched.runtime.budget import SaveBudget, SaveOutcome, verdict_wait_s
+from hpcsched.runtime.config import Config
 from hpcsched.runtime.driverline import DriverLine, Line, NoDriver
 from hpcsched.runtime.meter import Beat, Meter
 from hpcsched.runtime.metrics import read_metrics
@@ -42,16 +43,6 @@ ITERATIONS_ALONE = 10
 _WHY_CHARACTERS = 2000
 _SAVE, _LEAVE = 1, 2
 _ALONE_S = 30.0
-
-
-class Config(dict[str, Any]):
-    """The trial's hyperparameters by name; a name that is missing is an error that says which there are."""
-
-    def __missing__(self, name: str) -> Any:
-        raise TrialError(
-            f"trial.config has no {name!r} (it has {', '.join(sorted(self)) or 'nothing'}): add it to [search.space] of the "
-            f"experiment file, or give a default: hpcsched.trial({name}=...)"
-        )
 
 
 class Session(ABC):
@@ -210,6 +201,7 @@ class Session(ABC):
             time_this_iter_s=self._iteration_s,
             extra=self._meter.take(self._iteration_s, self._communication_share()),
             problems=problems,
+            unread=self._config.unread if self._num_reports == 1 else (),
         )
         wait_s = 0.0
         if launch is not None:

@@ -106,3 +106,21 @@ def test_a_policy_that_compares_nobody_has_no_rungs(tmp_path: Path) -> None:
     found = plan(tmp_path, ('"hypersched"', '"fifo"'), of=machine(4), job=None)
     assert found["rungs"] == []
     assert "none; complete at 81 iterations" in text_of(found)
+
+
+@pytest.mark.parametrize(
+    ("policy", "num_trials", "warned"),
+    [
+        ('"asha"', 2, True),
+        ('"asha"', 3, False),
+        ('"asha"\nstopping = true', 2, False),
+        ('"rasda"', 2, True),
+        ('"hypersched"', 2, False),
+    ],
+)
+def test_fewer_trials_than_a_promotion_takes_are_warned_of(
+    tmp_path: Path, policy: str, num_trials: int, warned: bool
+) -> None:
+    few = ("[search.space]", f"[search]\nnum_trials = {num_trials}\n[search.space]")
+    found = plan(tmp_path, ('"hypersched"', policy), few, of=machine(4), job=None)
+    assert ("nobody is trained beyond iteration 1" in text_of(found)) is warned

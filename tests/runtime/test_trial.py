@@ -150,13 +150,14 @@ def test_metrics_may_be_numbers_tensors_and_arrays(tmp_path: Path) -> None:
     assert report.problems == {"e": "nan", "f": "inf", "g": "-inf"}
 
 
-@pytest.mark.parametrize("value", ["0.5", None, torch.ones(2), [1.0], np.ones(3)])
+@pytest.mark.parametrize("value", ["0.5", None, torch.ones(2), [1.0], np.ones(3), "x" * 100_000])
 def test_a_metric_that_is_no_number_is_named(tmp_path: Path, value: Any) -> None:
     trial = make_trial(launch(tmp_path), HeardLine())
     trial.track(**Objects().named)
-    with pytest.raises(TrialError, match=r"report\(accuracy"):
+    with pytest.raises(TrialError, match=r"report\(accuracy") as raised:
         for _ in trial:
             trial.report(accuracy=value)
+    assert len(str(raised.value)) < 300
 
 
 def test_a_first_report_without_the_experiments_metric_is_found_out_at_once(tmp_path: Path) -> None:
