@@ -7,6 +7,7 @@ driver looks each second, takes the files in order of their names, and removes e
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -38,24 +39,42 @@ def drop_control(folder: RunFolder, message: Control) -> Path:
 def take_controls(folder: RunFolder) -> tuple[list[Control], list[str]]:
     """All messages that are there, and a complaint for each file that is none. Files are removed.
 
-    Only files of the run folder's owner are taken.
+    Only plain files of the run folder's owner are taken: a pipe would never end, a link may lead anywhere. What is no
+    file and cannot be deleted (a folder) is put out of sight under another name, so that it is complained about once.
     """
     messages: list[Control] = []
     complaints: list[str] = []
     try:
-        files = sorted(path for path in folder.control.iterdir() if path.suffix == ".json")
+        files = sorted(
+            path for path in folder.control.iterdir() if path.suffix == ".json" and path.name[0] != "."
+        )
     except OSError:
         return [], []
     for path in files:
         try:
-            facts = path.lstat()
-            if facts.st_uid != os.geteuid() or facts.st_size > MAX_BYTES or path.is_symlink():
-                raise ValueError("not a message of this run's owner")
-            messages.append(_decoder.decode(path.read_bytes()))
+            messages.append(_decoder.decode(_read(path)))
         except (OSError, ValueError, msgspec.DecodeError) as error:
             complaints.append(f"control message {path.name} ignored: {error}")
         try:
-            path.unlink(missing_ok=True)
+            path.rename(path.with_name(f".refused-{path.name}")) if _is_folder(path) else path.unlink(
+                missing_ok=True
+            )
         except OSError as error:
             complaints.append(f"control message {path.name} cannot be removed: {error}")
     return messages, complaints
+
+
+def _read(path: Path) -> bytes:
+    """Without waiting for a writer and without following a link. Raises OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(fd)
+        if facts.st_uid != os.geteuid() or facts.st_size > MAX_BYTES or not stat.S_ISREG(facts.st_mode):
+            raise ValueError("not a message of this run's owner")
+        return os.read(fd, MAX_BYTES)
+    finally:
+        os.close(fd)
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)

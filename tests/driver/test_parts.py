@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hpcsched.core.actions import SetTimer
 from hpcsched.core.enums import TimerKind
 from hpcsched.core.ids import TrialId
 from hpcsched.driver.best import publish_best
-from hpcsched.driver.control import drop_control, take_controls
+from hpcsched.driver.control import MAX_BYTES, drop_control, take_controls
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.folder import Start, make_run_folder
 from hpcsched.driver.inbox import AddAsked, ExtendAsked, StopAsked
@@ -77,6 +78,27 @@ def test_control_messages_arrive_in_order_and_foreign_files_are_refused(tmp_path
     messages, complaints = take_controls(folder)
     assert messages == [StopAsked(TrialId(3)), ExtendAsked(60.0), AddAsked({"x": 1})]
     assert len(complaints) == 2
+    assert take_controls(folder) == ([], [])
+
+
+def test_what_is_no_plain_file_holds_up_no_control_message_and_is_complained_about_once(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.control.mkdir()
+    os.mkfifo(folder.control / "0-pipe.json")  # to open it would wait for a writer for ever
+    (folder.control / "0-zero.json").symlink_to("/dev/zero")
+    (folder.control / "0-folder.json").mkdir()
+    (folder.control / "0-large.json").write_bytes(b" " * (MAX_BYTES + 1))
+    drop_control(folder, StopAsked())
+    messages, complaints = take_controls(folder)
+    assert messages == [StopAsked()]
+    assert [text.split()[2] for text in complaints] == [
+        "0-folder.json",
+        "0-large.json",
+        "0-pipe.json",
+        "0-zero.json",
+    ]
     assert take_controls(folder) == ([], [])
 
 
