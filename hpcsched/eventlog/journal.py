@@ -378,12 +378,18 @@ class JournalWriter:
             self._condition.notify_all()
 
     def _newer_life(self) -> bool:
+        """Raises OSError when our own segment is gone: bytes would still go into a file that nobody can find."""
         now = _clock()
         if now - self._looked_at < LOOK_AROUND_S:
             return False
-        self._looked_at = now
         # By opening the folder: NFS asks the server then, while it may answer from memory that a file is not there.
-        return max(segments_of(self._folder), default=0) > self.life
+        lives = segments_of(self._folder)
+        if self.life not in lives:
+            raise FileNotFoundError(
+                errno.ENOENT, "it was deleted or moved away; nothing is recorded until it is back"
+            )
+        self._looked_at = now
+        return max(lives) > self.life
 
     def _note_trouble(self, error: OSError) -> None:
         before = self._trouble

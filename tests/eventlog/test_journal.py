@@ -221,6 +221,26 @@ def test_a_folder_that_cannot_be_looked_at_for_a_while_is_trouble_and_no_end(
     assert list(read_journal(folder)) == [a_header(), a_step(1)]
 
 
+@pytest.mark.parametrize("what", ["the folder", "the file"])
+def test_a_journal_that_is_gone_takes_no_records_until_it_is_back(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "LOOK_AROUND_S", 0.0)
+    folder = run_folder(tmp_path / "run")
+    writer = JournalWriter(folder, a_header(), retry_s=0.01)
+    gone = folder.root if what == "the folder" else writer.file
+    gone.rename(tmp_path / "elsewhere")
+    writer.append(a_step(1))
+    wait(lambda: writer.trouble is not None and writer.trouble.num_tries > 2, writer)
+    assert writer.trouble is not None
+    assert "deleted or moved away" in writer.trouble.what
+    assert writer.num_durable == 1
+    (tmp_path / "elsewhere").rename(gone)
+    assert writer.wait_durable(2, LIMIT_S)
+    assert writer.close()
+    assert list(read_journal(folder)) == [a_header(), a_step(1)]
+
+
 def test_a_value_that_json_cannot_hold_is_refused_where_it_was_appended(tmp_path: Path) -> None:
     writer = JournalWriter(run_folder(tmp_path), a_header())
     with pytest.raises(TypeError):
