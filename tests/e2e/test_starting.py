@@ -32,7 +32,13 @@ def goes_on(job: Job) -> Run:
     return run
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGINT, signal.SIGUSR2)),
+    ],
+)
 def test_a_signal_during_the_start_ends_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
     job, run = starting(tmp_path)
     run.signal(number)
