@@ -75,6 +75,10 @@ def command(
         if not was_there and not (root / "journal").exists():
             shutil.rmtree(root, ignore_errors=True)  # nothing was begun
         raise
+    if not result.folder.segment(1).exists():  # a signal has ended it while it started, and it has said so
+        if not was_there:
+            shutil.rmtree(root, ignore_errors=True)
+        raise typer.Exit(result.exit_code)
     document, lines = profile_of_log(read_journal(result.folder))
     print("\n".join(["", *lines]))
     if document is not None:
