@@ -58,6 +58,7 @@ def command(
     from hpcsched.core.enums import ExperimentState
     from hpcsched.driver.ending import ending
     from hpcsched.driver.life import Request, run_experiment
+    from hpcsched.errors import HpcschedError
     from hpcsched.launch.command import run_command
     from hpcsched.launch.requeue import requeue_job
     from hpcsched.report.gantt import picture_of
@@ -70,7 +71,11 @@ def command(
     request = Request(target=target, run_dir=run_dir, overrides=overrides, resume=resume)
     result = run_experiment(request, environ=os.environ, argv=tuple(sys.argv))
     if not result.is_told:
-        picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
+        try:
+            picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
+        except HpcschedError as error:  # the run is over and has its outcome, whatever became of its folder
+            picture = ""
+            print(f"hpcsched: no picture of the run: {error}", file=sys.stderr, flush=True)
         sys.stdout.write(ending(result, picture))
         sys.stdout.flush()
     if requeue and result.state is ExperimentState.SUSPENDED:

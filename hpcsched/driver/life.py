@@ -176,9 +176,7 @@ def _interrupted(folder: RunFolder, name: str) -> Result:
     if not was_never_begun(folder):
         trouble = Sealer(folder).finish(SEAL_LIMIT_S)
         if trouble is not None:
-            _say(
-                f"log.h5 could not be made: {trouble}. The journal is whole; `hpcsched report` makes it later"
-            )
+            _say(f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal")
     return Result(
         state=ExperimentState.SUSPENDED, exit_code=75, folder=folder, best=_best_facts(folder),
         why=f"{name} while starting", is_told=True,
@@ -643,7 +641,8 @@ class _Life:
             painter.close()
         complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
         if not complete and loop.superseded is None:
-            self._say(f"the journal could not be written to its end: {writer.trouble}")
+            what = "the disk does not answer" if writer.trouble is None else writer.trouble.what
+            self._say(f"the journal could not be written to its end: {what}")
         if loop.superseded is not None:
             raise SupersededError(f"{self._folder.root}: {loop.superseded}")
         self._seal()
@@ -718,7 +717,7 @@ class _Life:
         trouble = self._sealer.finish(SEAL_LIMIT_S)
         if trouble is not None:
             self._say(
-                f"log.h5 could not be made: {trouble}. The journal is whole; `hpcsched report` makes it later"
+                f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal"
             )
 
     def _slurm_version(self) -> str | None:
