@@ -431,6 +431,7 @@ class _Life:
         sampler = self._roles.sampler(make_sampler(self._spec, seed=self._spec.experiment.seed))
         past = read_past(self._folder, sampler) if self._request.resume else None
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
+            self._seal()  # its driver may have died before it had
             return self._result(past.scheduler.state, "this run has ended already")
         if past is not None and "experiment.deadline" in self._request.overrides:
             _check_given_deadline(self._spec, past)

@@ -24,6 +24,9 @@ FIRST_S = 60.0
 SHARE = 0.05
 """At most this share of the time is spent on putting logs in place."""
 LIMIT_S = 600.0
+NUM_TRIES = 2
+"""For a last seal that somebody killed."""
+KILLED = "it was killed by signal"
 BUSY_LIMIT_S = 20.0
 """Longest wait of the last seal for an order under way: a child that reads along is seldom at it for a second."""
 
@@ -68,7 +71,11 @@ class Sealer:
                 trouble = self._order(Order.FINISH, max(0.0, limit_s / 2 - (time.monotonic() - began)))
                 if trouble is None:
                     return None
-            return self._from_nothing(limit_s - (time.monotonic() - began))
+            for _ in range(NUM_TRIES):
+                trouble = self._from_nothing(limit_s - (time.monotonic() - began))
+                if trouble is None or not trouble.startswith(KILLED):
+                    break
+            return trouble
         finally:
             if is_free:
                 self._lock.release()
@@ -133,4 +140,6 @@ class Sealer:
             return f"it took longer than {limit_s:.1f} s"
         except OSError as error:
             return str(error)
+        if done.returncode < 0:
+            return f"{KILLED} {-done.returncode}"
         return None if done.returncode == 0 else done.stderr.strip()[-500:] or f"exit code {done.returncode}"

@@ -145,3 +145,17 @@ def test_the_last_seal_ends_one_that_is_under_way(tmp_path: Path) -> None:
     assert sealer.finish(0.2) is not None
     thread.join(10.0)
     assert not thread.is_alive()
+
+
+def test_a_last_seal_that_is_killed_is_tried_once_more(tmp_path: Path) -> None:
+    """Found by half an hour of everything failing."""
+    folder = a_run(tmp_path / "run")
+    folder.log.unlink(missing_ok=True)
+    script = tmp_path / "python"
+    there = tmp_path / "there"
+    script.write_text(
+        f'#!/bin/sh\ntest -e {there} && exec {sys.executable} "$@"\ntouch {there}\nkill -9 $$\n'
+    )
+    script.chmod(0o755)
+    assert Sealer(folder, python=str(script)).finish(60.0) is None
+    assert is_up_to_date(folder)

@@ -106,3 +106,14 @@ def test_a_signal_during_the_start_of_a_resumed_run_leaves_it_as_it_was(tmp_path
     assert last.ends() == 0, last.told()
     last.check()
     assert last.status["trials"]["completed"] == 2
+
+
+def test_a_run_whose_driver_died_while_it_sealed_is_sealed_by_the_next(tmp_path: Path) -> None:
+    """Found by half an hour of everything failing."""
+    job = light_job(tmp_path, [{"step_s": 0.0}], max_iterations=1, num_atoms=1)
+    run = job.start()
+    assert run.ends() == 0, run.told()
+    run.folder.log.unlink()
+    again = job.start(resume=True)
+    assert again.ends() == 0, again.told()
+    again.check()
