@@ -150,7 +150,7 @@ KEYS = (
     Key("launcher", "spares_per_node", Whole(1, 64), 1, "How many spares wait on each node.", "spares"),
     Key("timeouts", "start", Duration(), 300.0, "From a launch until all ranks have joined.", "s"),
     Key("timeouts", "silence", Duration(), 1800.0, "The longest iteration; a trial silent for longer is killed.", "s"),
-    Key("timeouts", "preempt_grace", Duration(), 120.0, "From being asked to leave until the exit, the save included.", "s"),
+    Key("timeouts", "preempt_grace", Duration(), 120.0, "From being asked to leave until the exit, the save included; at least twice what the last iteration and a save take as measured.", "s"),
     Key("timeouts", "kill_wait", Duration(), 10.0, "From a kill until its proof; then the atoms are set aside.", "s"),
     Key("timeouts", "group", Duration(), 600.0, "torch.distributed's own limit for a collective call.", "s"),
     Key(

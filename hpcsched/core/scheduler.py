@@ -92,6 +92,8 @@ from hpcsched.topology.machine import AtomId, Machine, Placement
 from hpcsched.topology.pool import Pool
 from hpcsched.topology.span import Span, Spans
 
+SLACK = 2.0
+"""Leaving may take so many times the measured iteration and save, whatever the time-out says."""
 NEXT_ITERATION = 1.1
 """The next iteration is expected to take at most so many times the last one."""
 UNKNOWN_SAVE_SHARE = 0.02
@@ -651,7 +653,7 @@ class Scheduler:
             else:
                 trial.finishing = True
                 trial.judged_iteration = iteration
-                limit = self.settings.timeouts.preempt_grace_s
+                limit = self._grace_s(trial)
                 if limit is not None:
                     why = f"iteration R = {most} is done and leaving may take {limit:.6g} s"
                     self._timer(TimerKind.PREEMPT_GRACE, self.now + limit, why, trial)
@@ -780,9 +782,19 @@ class Scheduler:
                 because, trial_id=trial.trial_id, incarnation=trial.incarnation, reason=trial.preempt_reason
             )
         )
-        limit = self.settings.timeouts.preempt_grace_s
+        limit = self._grace_s(trial)
         if limit is not None:
             self._timer(TimerKind.PREEMPT_GRACE, self.now + limit, f"leaving may take {limit:.6g} s", trial)
+
+    def _grace_s(self, trial: Trial) -> float | None:
+        """From asking it to leave until it is killed: never less than twice what its iteration and a last save take by what
+        was measured, so that no healthy trial loses its work because these are long."""
+        grace = self.settings.timeouts.preempt_grace_s
+        if grace is None:
+            return None
+        needs = (trial.last_iter_s or 0.0) + (self._costs.last_save_s or 0.0)
+        trial.grace_s = max(grace, SLACK * needs)
+        return trial.grace_s
 
     def _unreserve(self, trial: Trial) -> None:
         self._ledger.release(trial.reserved)
@@ -1073,7 +1085,7 @@ class Scheduler:
                 never = " (does its script call trial.report()?)" if trial.incarnation_iteration == 0 else ""
                 self._kill(trial, f"nothing was heard of it for {timeouts.silence_s:.6g} s{never}")
         elif kind is TimerKind.PREEMPT_GRACE and (trial.state is TrialState.PREEMPTING or trial.finishing):
-            self._kill(trial, f"it did not leave within {timeouts.preempt_grace_s:.6g} s")
+            self._kill(trial, f"it did not leave within {trial.grace_s:.6g} s")
         elif kind is TimerKind.KILL_WAIT and trial.killing:
             self._settle(
                 trial,

@@ -41,6 +41,7 @@ class Trial:
         "dropped_because",
         "finishing",
         "fruitless",
+        "grace_s",
         "heard_at",
         "incarnation",
         "incarnation_iteration",
@@ -91,6 +92,8 @@ class Trial:
         self.window: tuple[float, ...] = ()
         self.training_s = 0.0
         self.last_iter_s: float | None = None
+        self.grace_s = 0.0
+        """How long leaving may take, when it was last asked to."""
         self.ran_at = 0
         """Atoms on which `last_iter_s` was measured; 0 before."""
         self.ran_over = Span.ISLAND

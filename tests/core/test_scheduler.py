@@ -256,6 +256,19 @@ def test_a_trial_that_does_not_leave_is_killed_and_one_that_does_not_die_is_left
     assert talk.scheduler.atom_state(AtomId(0)) is AtomState.FREE
 
 
+def test_a_trial_whose_iterations_and_saves_are_long_has_the_time_to_leave() -> None:
+    talk = Talk(settings(timeouts=LIMITS), atoms=2)
+    running(talk)
+    talk.result(0, 1, 0.5, took_s=30.0)
+    talk.saved(0, 1, took_s=20.0)
+    talk.now = 40.0
+    talk.send(TrialStopRequested(40.0, 0))
+    assert talk.timers() == {TimerKind.PREEMPT_GRACE: 140.0}
+    talk.now = 140.0
+    talk.fired(TimerKind.PREEMPT_GRACE, 0)
+    assert talk.because() == "it did not leave within 100 s"
+
+
 def test_a_silent_trial_is_killed_and_goes_on_elsewhere() -> None:
     talk = Talk(settings(timeouts=LIMITS), atoms=2)
     running(talk)
