@@ -53,13 +53,12 @@ BASELINES: dict[str, PolicySettings] = {
     },
 }
 ABLATIONS: dict[str, PolicySettings] = {
-    "no early stop at rungs": DeadlineSettings(early_stop=False),
+    "no turnover": DeadlineSettings(turnover=False),
     "never narrowed": DeadlineSettings(narrow=False),
     "no scout": DeadlineSettings(scouts=0),
-    "rising scores ignored": DeadlineSettings(rising=False),
-    "newcomers not cheap": DeadlineSettings(cheap=0.0),
-    "nobody goes on in any case": DeadlineSettings(keep=0.0, keep_rising=0.0),
-    "contenders may be young": DeadlineSettings(ripe=0.0),
+    "first iterations are timed": DeadlineSettings(untypical=0),
+    "trials grow in small steps": DeadlineSettings(leap=1),
+    "hopeless trials grow too": DeadlineSettings(reach=0.0),
 }
 REGIMES = (0.1, 0.3, 1.0, 3.0)
 WORSE = 0.002

@@ -80,45 +80,35 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
     ("hypersched", "protect_leader"): (Flag(), "The leader is not paused for what it scored at an old rung."),
     ("deadline", "rho"): (
         Number(0, 1),
-        "Assumed correlation of the ranks at k and 2 k iterations, until the search has shown it.",
+        "Assumed correlation of the ranks at k and 2 k iterations where training outweighs choice.",
     ),
     ("deadline", "growth"): (
-        Number(0),
-        "Assumed growth from k to 2 k iterations, in spreads among trials, until the search has shown it.",
+        Number(0, low_excluded=True),
+        "Assumed growth from k to 2 k iterations, in spreads among trials, where training outweighs choice.",
     ),
-    ("deadline", "prior_weight"): (Number(0, low_excluded=True), "Trials that the two assumptions count as."),
     ("deadline", "saturation"): (
         Number(0, low_excluded=True),
         "Iterations after which twice as many are assumed to bring half of the growth.",
     ),
-    ("deadline", "stay"): (
-        Number(0),
-        "A trial is paused when it promises less than so many times what a newcomer does.",
+    ("deadline", "prior_weight"): (
+        Number(0, low_excluded=True),
+        "Trials that growth counts as, while it is measured to tell whether choice or training matters more.",
     ),
     ("deadline", "scouts"): (
         Whole(0),
         "Trials that share all atoms until the time of an iteration is known; 0: all start on one atom.",
     ),
-    ("deadline", "ripe"): (
-        Number(0, 1),
-        "Contenders have done at least so many times the iterations of the furthest one.",
+    ("deadline", "untypical"): (Whole(0), "Iterations at the start of a training whose time is not counted."),
+    ("deadline", "leap"): (
+        Whole(1),
+        "Where choice matters more, a trial grows by this factor at least, or to the largest useful size.",
     ),
-    ("deadline", "stay_rising"): (Number(0), "stay, while scores grow faster with every doubling."),
-    ("deadline", "keep"): (
-        Number(0, 1),
-        "Share of the trials that go on in any case at each doubling of the iterations.",
+    ("deadline", "reach"): (
+        Number(0),
+        "There, a trial grows only if it will have trained at least so many times as far as the best one had.",
     ),
-    ("deadline", "keep_rising"): (Number(0, 1), "keep, while scores grow faster with every doubling."),
-    ("deadline", "cheap"): (
-        Number(0, 1),
-        "How far it counts for newcomers that most of them can be told to be hopeless soon.",
-    ),
-    ("deadline", "rising"): (
-        Flag(),
-        "Scores that grow faster with every doubling are noticed (off: an ablation).",
-    ),
-    ("deadline", "early_stop"): (Flag(), "Trials are paused at rungs for newcomers."),
-    ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, when that pays."),
+    ("deadline", "turnover"): (Flag(), "Most trials go again soon where choice outweighs training."),
+    ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, where training does."),
     ("hypersched", "shrink_pays"): (Flag(), "A trial is shrunk only when that pays for its restart."),
 }
 

@@ -69,31 +69,26 @@ class HyperSchedSettings(_Policy, frozen=True, tag="hypersched"):
 class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """Our own policy: see `policies/deadline.py`. Priors first, then switches for ablations."""
 
-    rho: float = 0.75
-    """Correlation of the ranks at k and 2 k iterations that is assumed until it has been measured."""
+    rho: float = 0.65
+    """Correlation of the ranks at k and 2 k iterations where training outweighs choice."""
     growth: float = 1.5
-    """Growth from k to 2 k iterations, in spreads among trials, that is assumed until it has been measured."""
-    prior_weight: float = 4.0
-    """Trials that these two priors count as."""
+    """Growth from k to 2 k iterations, in spreads among trials, there."""
     saturation: float = 60.0
     """L: iterations after which a doubling is assumed to bring half of the growth."""
-    ripe: float = 0.7
-    """Contenders have done at least so many times the iterations of the furthest; younger ones only if these are too few."""
-    stay: float = 0.7
-    """A trial is paused when it promises less than so many times what a newcomer does."""
+    prior_weight: float = 2.0
+    """Trials that `growth` counts as, while it is measured to tell whether choice or training matters more."""
     scouts: int = 1
-    """Trials that share all atoms at first, until one iteration has shown how long it takes; 0: one atom each."""
-    stay_rising: float = 1.6
-    """The same while scores grow faster with every doubling."""
-    keep: float = 0.35
-    """Share of the trials that go on in any case at each doubling of the iterations."""
-    keep_rising: float = 0.03
-    """The same while scores grow faster with every doubling."""
-    cheap: float = 1.0
-    """How far the worth of a newcomer counts that most can be told to be hopeless soon: 0 (not) to 1."""
-    early_stop: bool = True
-    rising: bool = True
+    """Trials that share all atoms at first, until an iteration has shown how long it takes; 0: one atom each."""
+    untypical: int = 1
+    """Iterations at the start of a training whose time says little about the others'."""
+    leap: int = 4
+    """Where choice matters more, a trial grows by this factor at least, or to the largest useful size."""
+    reach: float = 0.5
+    """There, a trial grows only if it will have trained at least so many times as far as the best result so far had."""
+    turnover: bool = True
+    """Search by choice where choice outweighs training; False: as if training always did."""
     narrow: bool = True
+    """Narrow the field where training outweighs choice."""
 
 
 PolicySettings: TypeAlias = (

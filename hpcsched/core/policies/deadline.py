@@ -1,19 +1,17 @@
 """`deadline`: at every event, whatever lets the best model at the deadline be expected to be best.
 
-Trials start on one atom each, and three questions are asked again and again. Each is answered by comparing expected
-scores, in units of the spread among trials (`deadline_evidence`, `deadline_outlook`):
+A scout on all atoms shows first how long an iteration takes; then trials run side by side, on one atom each where there is
+time. What follows depends on which of two things decides how good the best model will be, and the first iterations of the
+trials show it (`deadline_evidence`):
 
-1. *Does a trial stay?* Asked when it reaches a rung (half a doubling apart). It is paused when a newcomer in its place would
-   do more: when its expected improvement over the best, a unit of the time it still needs, is less than `stay` times that
-   of a newcomer. Nobody is paused for a newcomer that does not exist or cannot mature.
-2. *Is the field to be narrowed?* Asked a few times a minute (every `PLAN_SHARE` of the deadline). Plans differ in how many
-   contenders are kept and when; the field is narrowed to n at once when no plan is worth more than that one. The kept ones
-   get the size that is useful, in one step, at their next report; the others are paused.
-3. *Who gets a free atom?* The contenders, for as long as they wait for more; then paused trials or newcomers, whichever
-   can be expected to improve more.
+- *choice*: trials differ by more than a doubling of the training brings. Their early ranks foretell much, so many are tried
+  and most of them go again soon, until nobody new could catch up; then the best ones grow (`deadline_turnover`).
+- *training*: a doubling brings more than trials differ by. Early ranks foretell little, so nobody is stopped for them; but
+  where the deadline is short, the field is narrowed to so few that those can be trained far enough. How few, and when, is the
+  plan of the highest expected score (`deadline_outlook`), looked for every `PLAN_SHARE` of the deadline. The kept ones get
+  their size in one step, at their next report; the others are paused. With a long deadline nobody is.
 
-So a long deadline (one atom is enough to mature) stops few and grows nobody; a short one jumps a few trials to their
-final size at once; and where early ranks say much the field turns over quickly until the best can just be finished.
+Nothing is thrown away: paused trials come back when no new ones are left.
 """
 
 # ruff: noqa: ARG002 - not every implementation of a protocol needs all of its parameters
@@ -22,17 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.percentile import RunningPercentile
-from hpcsched.core.policies.deadline_evidence import DOUBLING, Evidence, deviate
-from hpcsched.core.policies.deadline_outlook import Field, Outlook, Plan, best_plan, improvement, width
+from hpcsched.core.policies.deadline_evidence import Evidence
+from hpcsched.core.policies.deadline_outlook import Field, Outlook, Plan, best_plan, width
+from hpcsched.core.policies.deadline_turnover import Turnover
 from hpcsched.core.policies.queue import StartQueue
 from hpcsched.core.resize import Gain, gain_of
 from hpcsched.core.settings import DeadlineSettings, Settings
-from hpcsched.core.view import Decision, Drop, Pause, Resize, Start, TrialView, View
+from hpcsched.core.view import Decision, Drop, Pause, Resize, Start, Stop, TrialView, View
 from hpcsched.core.words import atoms
 
 PLAN_SHARE = 0.02
@@ -41,35 +39,25 @@ MARGIN = 1.1
 """A resize brings at least so many times the work (resize.gain_of)."""
 
 
-class _Course(NamedTuple):
-    """What the last plan says."""
-
-    outlook: Outlook
-    per_s: float
-    """Iterations a second of the best, from now to the deadline, by the plan."""
-    reached: float
-    best: float
-    """Expected standing of the best at the deadline."""
-
-
 class Deadline:
     """State of the policy."""
 
     def __init__(self, settings: Settings, options: DeadlineSettings) -> None:
         self._options = options
         self._most = settings.max_iterations
-        self._evidence = Evidence(
-            settings.max_iterations,
-            rho=options.rho,
-            growth=options.growth,
-            prior_weight=options.prior_weight,
-        )
+        self._evidence = Evidence(growth=options.growth, prior_weight=options.prior_weight)
+        self._turnover = Turnover(settings, leap=options.leap)
+        self._best_score = -math.inf
+        self._best_at = 0
+        """Iterations of the best result so far."""
+        self._choice = False
+        """Choice outweighs training: turnover, instead of narrowing."""
         self._queue = StartQueue()
         self._iteration = RunningPercentile(1, 2)
         self._completed = RunningPercentile(1, 2)
         """Iterations of trials that ended by themselves."""
         self._paused: list[tuple[float, TrialId]] = []
-        """A heap: most promising first, by the worth at which they were paused."""
+        """A heap: the best first."""
         self._grow: dict[TrialId, int] = {}
         """Contenders that wait for their size."""
         self._kept: set[TrialId] = set()
@@ -77,11 +65,7 @@ class Deadline:
         self._scouts = options.scouts
         """Trials that start larger, so that the time of an iteration is known soon; 0: it is."""
         self._start_size = 1
-        self._rising = 0.0
-        self._leader: TrialId | None = None
-        """The best of the running ones, when last planned."""
         self._plan_at = 0.0
-        self._course: _Course | None = None
         self._because = ""
         self._decided: list[Decision] = []
 
@@ -91,13 +75,13 @@ class Deadline:
         self._queue.add(trial)
 
     def trial_started(self, view: View, trial: TrialView) -> None:
-        self._evidence.came_back(trial.trial_id)
+        self._turnover.started(trial)
         if trial.num_atoms == self._grow.get(trial.trial_id, 0):
             self._grow.pop(trial.trial_id, None)
 
     def trial_left(self, view: View, trial: TrialView) -> None:
         trial_id = trial.trial_id
-        self._evidence.left(trial_id)
+        self._turnover.left(view, trial)
         if trial.state is TrialState.PENDING:
             self._queue.add_interrupted(trial)
             return
@@ -106,7 +90,7 @@ class Deadline:
             self._kept.remove(trial_id)
             self._plan_at = view.now
         if trial.state is TrialState.PAUSED:
-            heappush(self._paused, (-self._worth(view, trial), trial_id))
+            heappush(self._paused, (-self._evidence.best(trial_id), trial_id))
         elif trial.state is TrialState.COMPLETED and trial.training_iteration:
             self._completed.add(float(trial.training_iteration))
 
@@ -114,17 +98,58 @@ class Deadline:
 
     def result_reported(self, view: View, trial: TrialView) -> Sequence[Decision]:
         trial_id = trial.trial_id
-        if trial.last_iter_s:
+        if trial.last_iter_s and trial.training_iteration > self._options.untypical:
             self._iteration.add(trial.last_iter_s * view.scaling(trial.num_atoms))
             if self._scouts:
                 self._scouts_are_back(view)
-        rung = self._evidence.report(trial_id, trial.training_iteration, trial.score)
+        self._evidence.report(trial_id, trial.training_iteration, trial.score)
+        if trial.score is not None and trial.score > self._best_score:
+            self._best_score, self._best_at = trial.score, trial.training_iteration
+        objection = self._turnover.judge(trial)
+        if objection is not None and objection.for_good:
+            return (Stop(trial_id, objection.because),)
         wanted = self._grow.get(trial_id)
         if wanted is not None:
             return self._grown(view, trial, wanted)
-        if rung is not None and trial_id not in self._kept:
-            return self._stays(view, trial)
-        return ()
+        if not self._choice or trial_id in self._kept:
+            return ()
+        if objection is not None and self._somebody_waits(view, trial):
+            return (Pause(trial_id, objection.because),)
+        return self._turned(view, trial)
+
+    def _somebody_waits(self, view: View, trial: TrialView) -> bool:
+        """Could the atoms of a paused trial be used better?"""
+        if self._has_new(view) and self._turnover.can_be_caught(view, trial):
+            return True
+        return self._turnover.kept_for_leader(view, self._useful(view, view.num_atoms)) > 0
+
+    def _has_new(self, view: View) -> bool:
+        return self._queue.has_new(view) or not view.search_exhausted
+
+    def _turned(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        """A trial grows when no newcomer can use the free atoms, unless it stays far behind the best result anyway."""
+        if not view.num_free or (self._has_new(view) and self._turnover.gate(view).is_open):
+            return ()
+        growth = self._turnover.growth(view, trial, lambda most: self._useful(view, most))
+        if growth is None:
+            return ()
+        size = trial.num_atoms
+        gain = self._gain(view, trial, size, growth.size)
+        if not gain.pays:
+            return ()
+        iteration = self._iteration.value()
+        if (
+            iteration
+            and trial.training_iteration + gain.after / iteration < self._options.reach * self._best_at
+        ):
+            return ()
+        return (
+            Resize(
+                trial.trial_id,
+                growth.size,
+                f"{growth.because}; {size} -> {atoms(growth.size)}: {gain.after:.6g} > {MARGIN:g} x {gain.before:.6g}",
+            ),
+        )
 
     def _grown(self, view: View, trial: TrialView, wanted: int) -> Sequence[Decision]:
         """A contender takes its size as soon as the atoms are there."""
@@ -157,7 +182,7 @@ class Deadline:
             margin=MARGIN,
         )
 
-    # ---- 0. how wide is the field?
+    # ---- training: how wide is the field?
 
     def _scouts_are_back(self, view: View) -> None:
         """The time of an iteration is known: is the field to be wide, of trials on one atom, or narrow from the start?"""
@@ -188,67 +213,6 @@ class Deadline:
             restart_s=lambda size: view.restart_cost_s(size) or 0.0,
         )
 
-    # ---- 1. does it stay?
-
-    def _index(self, course: _Course, z: float, seen: float, done: float, left_s: float) -> float:
-        """Expected improvement over the best, a unit of the training that is still needed."""
-        outlook = course.outlook
-        reached = min(float(outlook.max_iterations), done + course.per_s * left_s)
-        if reached < done + 1:
-            return 0.0
-        rho = outlook.foretold(seen, reached) if seen else 0.0
-        behind = outlook.growth * (outlook.maturity(course.reached) - outlook.maturity(reached))
-        gain = improvement(rho * z - behind, math.sqrt(1 - rho * rho), course.best)
-        return gain / (reached - done)
-
-    def _newcomer(self, view: View, course: _Course) -> float:
-        left = view.time_left_s()
-        assert left is not None
-        worth = self._index(course, 0.0, 0.0, 0.0, left - (view.restart_cost_s(1) or 0.0))
-        if self._options.early_stop:
-            early = course.outlook.foretold(1.0, 16.0)
-            worth /= 1.0 - self._options.cheap * early * early
-        return worth
-
-    def _worth(self, view: View, trial: TrialView) -> float:
-        course = self._course
-        left = view.time_left_s()
-        z, seen = self._evidence.z(trial.trial_id)
-        if course is None or left is None:
-            return z
-        return self._index(course, z, seen, trial.training_iteration, left)
-
-    def _stays(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        course = self._course
-        if (
-            course is None
-            or not self._options.early_stop
-            or trial.training_iteration < view.settings.grace_period
-        ):
-            return ()
-        if view.search_exhausted and not self._queue.has_new(view):
-            return ()
-        z, seen = self._evidence.z(trial.trial_id)
-        if not seen or trial.trial_id == self._leader:
-            return ()
-        keep = self._options.keep * (1.0 - self._rising) + self._options.keep_rising * self._rising
-        if self._evidence.behind(trial.trial_id, seen) < keep ** (1 / DOUBLING):
-            return ()
-        worth = self._worth(view, trial)
-        newcomer = self._newcomer(view, course)
-        stay = self._options.stay * (1.0 - self._rising) + self._options.stay_rising * self._rising
-        if worth >= stay * newcomer:
-            return ()
-        return (
-            Pause(
-                trial.trial_id,
-                f"at iteration {seen} it stands {z:+.2f} spreads from the mean: it can be expected to improve on the best by "
-                f"{worth:.3g} an iteration, a newcomer by {newcomer:.3g}",
-            ),
-        )
-
-    # ---- 2. is the field to be narrowed?
-
     def _outlook(self, view: View, left_s: float) -> Outlook | None:
         iteration = self._iteration.value()
         if iteration is None:
@@ -256,23 +220,9 @@ class Deadline:
         most = self._most
         if self._completed.num >= 3:
             most = min(most, math.ceil(self._completed.value() or most))
-        growth, seen_at = self._evidence.growth()
         return Outlook(
-            left_s,
-            iteration,
-            most,
-            self._evidence.rungs,
-            self._evidence.rho(),
-            growth,
-            self._saturation(),
-            seen_at,
+            left_s, iteration, most, self._options.rho, self._options.growth, self._options.saturation
         )
-
-    def _saturation(self) -> float:
-        """L: the assumed one, moved towards R as far as scores are still rising with every doubling."""
-        assumed = self._options.saturation
-        rising = self._rising = self._evidence.rising() if self._options.rising else 0.0
-        return assumed * math.pow(max(1.0, self._most / assumed), rising)
 
     def _useful(self, view: View, most: int) -> int:
         """The smallest allowed size up to `most` that is nearly as fast as any."""
@@ -293,22 +243,25 @@ class Deadline:
         outlook = self._outlook(view, left)
         if outlook is None:
             return []
+        self._choice = (
+            self._options.turnover and not self._kept and self._evidence.choice_outweighs_training()
+        )
+        if self._choice:
+            self._plan_at = view.now + PLAN_SHARE * deadline
+            self._start_size = 1
+            return []
         free = view.num_free
         if free > 1:
             self._start_size = self._width(view, outlook, free).size
         elif self._start_size > 1 and view.now > 0:
             self._start_size = 1
         running = [trial for trial in view.live() if trial.state is TrialState.RUNNING]
-        known = [trial for trial in running if self._evidence.num_rungs(trial.trial_id)]
+        known = [trial for trial in running if trial.training_iteration]
         if not known:
             return []
         self._plan_at = view.now + PLAN_SHARE * deadline
-        ripe = self._options.ripe * max(trial.training_iteration for trial in known)
-        ranked = sorted(
-            known, key=lambda trial: (trial.training_iteration >= ripe, self._order_of(trial)), reverse=True
-        )
+        ranked = sorted(known, key=lambda trial: self._evidence.best(trial.trial_id), reverse=True)
         first = ranked[0]
-        self._leader = first.trial_id
         num = len(view.live())
         seen = max(num, self._evidence.num_seen)
         field = Field(num, min(trial.num_atoms for trial in running), first.training_iteration, seen)
@@ -322,18 +275,12 @@ class Deadline:
             restart_s=lambda size: view.restart_cost_s(size) or 0.0,
             seen_per_s=max(0.0, (seen - view.num_atoms) / max(view.now, 1e-9)),
         )
-        self._course = _Course(
-            outlook,
-            max(1e-9, (best.iterations - first.training_iteration) / left),
-            best.iterations,
-            deviate(1, max(2, seen)),
-        )
-        waits = best.wait_s > 0 or best.num >= num or len(known) < min(num, 2)
-        if waits or not self._options.narrow:
+        if not self._options.narrow or best.wait_s > 0 or best.num >= num or len(known) < num:
             return []
         self._because = (
             f"{best.num} of {num} contenders on {atoms(best.size)} can be expected to reach {best.value:.3f}, all of them "
-            f"{never.value:.3f} (in spreads; rho {outlook.foretold(first.training_iteration, best.iterations):.2f}, growth {outlook.growth:.2f} a doubling)"
+            f"{never.value:.3f} (in spreads; the ranks of now and then correlate by "
+            f"{outlook.foretold(first.training_iteration, best.iterations):.2f})"
         )
         kept = ranked[: best.num]
         self._kept = {trial.trial_id for trial in kept}
@@ -342,13 +289,7 @@ class Deadline:
             Pause(trial.trial_id, self._because) for trial in view.live() if trial.trial_id not in self._kept
         ]
 
-    def _order_of(self, trial: TrialView) -> tuple[float, float]:
-        z, seen = self._evidence.z(trial.trial_id)
-        course = self._course
-        rho = 0.999 if course is None or not seen else course.outlook.foretold(seen, course.reached)
-        return (rho * z, self._evidence.best(trial.trial_id))
-
-    # ---- 3. who gets a free atom?
+    # ---- who gets a free atom?
 
     def _spare(self, view: View) -> int:
         """Free atoms that no contender waits for."""
@@ -367,24 +308,44 @@ class Deadline:
         if spare < 1:
             return None
         self._forget_ended(view)
-        size = view.sizes.floor(min(spare, self._size_to_start(view)))
-        course = self._course
-        if self._paused and course is not None:
-            trial = view.trial(self._paused[0][1])
-            worth = self._worth(view, trial)
-            has_new = self._queue.has_new(view) or (not view.search_exhausted and self.num_wanted(view) > 0)
-            newcomer = self._newcomer(view, course) if has_new else 0.0
-            if worth > newcomer:
-                heappop(self._paused)
-                return Start(
-                    trial.trial_id,
-                    size,
-                    f"it goes on: {worth:.3g} an iteration can be expected of it, {newcomer:.3g} of a newcomer",
-                )
+        if self._choice:
+            return self._turnover_start(view)
         start = self._queue.next_new(view)
-        if start is None or size == 1:
+        if start is not None:
+            size = view.sizes.floor(min(spare, self._size_to_start(view)))
+            return (
+                start
+                if size == 1
+                else Start(start.trial_id, size, f"{start.because}; {atoms(size)} each promise most")
+            )
+        if (
+            self._paused
+            and not view.num_requested
+            and not (self.num_wanted(view) and not view.search_exhausted)
+        ):
+            _, trial_id = heappop(self._paused)
+            size = view.sizes.floor(min(spare, self._size_to_start(view)))
+            return Start(trial_id, size, "nothing new waits: the best of the paused trials goes on")
+        return None
+
+    def _turnover_start(self, view: View) -> Start | None:
+        """Newcomers first: a paused trial comes back when there are none, for that costs a restart."""
+        if not self._turnover.gate(view).is_open and view.num_free <= self._turnover.kept_for_leader(
+            view, self._useful(view, view.num_atoms)
+        ):
+            return None
+        start = self._queue.next_new(view)
+        if start is not None:
             return start
-        return Start(start.trial_id, size, f"{start.because}; {atoms(size)} each promise most")
+        if not view.search_exhausted:
+            return None
+        promotion = self._turnover.promotion(view)
+        if promotion is not None:
+            return Start(promotion.trial_id, 1, promotion.because)
+        if not self._paused:
+            return None
+        _, trial_id = heappop(self._paused)
+        return Start(trial_id, 1, "nothing else waits: the best of the paused trials goes on")
 
     def _size_to_start(self, view: View) -> int:
         if self._scouts:
@@ -396,6 +357,12 @@ class Deadline:
             heappop(self._paused)
 
     def num_wanted(self, view: View) -> int:
+        if not view.num_free:
+            return 0
+        if self._choice and not self._turnover.gate(view).is_open:
+            return max(
+                0, view.num_free - self._turnover.kept_for_leader(view, self._useful(view, view.num_atoms))
+            )
         return max(0, self._spare(view))
 
     def idle_moves(self, view: View) -> Sequence[Decision]:

@@ -16,17 +16,16 @@ Waiting raises rho_K, keeping fewer raises K. What a plan costs (the restart, th
 have left) is taken off its time. The plans compared are n = 1, 2, 4, ... and never, t = now and some later times: the
 field is narrowed when nothing later is better.
 
-A trial's own worth follows from the same numbers: `improvement` is the expected amount by which it surpasses the best.
+The numbers are assumed, not measured: until trainings end, nothing in a search shows how its ranks will turn at the end.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-from hpcsched.core.policies.deadline_evidence import NORMAL, top_mean, top_variance
+from hpcsched.core.policies.deadline_evidence import top_mean, top_variance
 
 LATER = (0.0, 0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """When a plan may begin, as shares of the time left."""
@@ -39,22 +38,19 @@ class Outlook(NamedTuple):
     iteration_s: float
     """Median, at one atom."""
     max_iterations: int
-    rungs: Sequence[int]
-    rhos: Sequence[float]
-    """Correlation a doubling of the ranks at each rung with later ones."""
+    rho: float
+    """Correlation of the ranks at k and 2 k iterations."""
     growth: float
+    """Of a doubling, in spreads."""
     saturation: float
     """L."""
-    seen_at: float = 1.0
-    """Iterations at which the growth was measured."""
 
     def maturity(self, iterations: float) -> float:
         """m(x): growth from ever so early until x iterations, in doublings; at most 0."""
         reached = min(float(self.max_iterations), max(1.0, iterations))
         square = reached * reached
         limit = self.saturation * self.saturation
-        slope = limit / (limit + self.seen_at * self.seen_at)
-        return 0.5 * math.log2(square / (limit + square)) / slope
+        return 0.5 * math.log2(square / (limit + square))
 
     def foretold(self, now: float, then: float) -> float:
         """rho_K: correlation of the standings at `now` and `then` iterations."""
@@ -62,8 +58,7 @@ class Outlook(NamedTuple):
             return 0.0
         if then <= now:
             return 0.999
-        rho = self.rhos[bisect_right(self.rungs, now) - 1]
-        return min(0.999, math.pow(rho, math.log2(then / now)))
+        return min(0.999, math.pow(self.rho, math.log2(then / now)))
 
 
 class Plan(NamedTuple):
@@ -158,11 +153,3 @@ def width(
         num //= 2
     assert best is not None
     return best
-
-
-def improvement(mean: float, spread: float, best: float) -> float:
-    """E[(X - best)+] of a normal X."""
-    if spread < 1e-9:
-        return max(0.0, mean - best)
-    u = (mean - best) / spread
-    return spread * (u * NORMAL.cdf(u) + NORMAL.pdf(u))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -28,9 +29,18 @@ def deadline(options: DeadlineSettings | None = None, **changed: Any) -> Setting
     return Settings(**(values | changed))
 
 
-def steady(trial: int, iteration: int) -> float:
-    """The higher the number (mod 11), the better, all the way; growth that slows down."""
-    return trial * 7 % 11 / 10 + 1.0 - 1.0 / iteration
+def rank(trial: int) -> float:
+    return trial * 7 % 11 / 10
+
+
+def chosen(trial: int, iteration: int) -> float:
+    """The higher the rank, the better, all the way; trials differ by more than a doubling brings."""
+    return rank(trial) + 0.3 - 0.3 / iteration
+
+
+def trained(trial: int, iteration: int) -> float:
+    """A doubling brings several times what trials differ by."""
+    return 0.1 * rank(trial) + math.log2(iteration)
 
 
 def sizes(world: TableWorld, trial: int) -> list[int]:
@@ -40,15 +50,17 @@ def sizes(world: TableWorld, trial: int) -> list[int]:
 def test_the_first_trial_is_a_scout_on_all_atoms_and_gives_them_back_when_there_is_time() -> None:
     hand = ByHand(deadline(), num_atoms=4, deadline_s=1000.0)
     assert started(hand.submit(4)) == [(0, 4)]
-    assert preempted(hand.report(0, 1, 0.1)) == [(0, PreemptReason.RESIZE)]
+    assert preempted(hand.report(0, 1, 0.1)) == [], "the first iteration is not typical"
+    assert preempted(hand.report(0, 2, 0.1)) == [(0, PreemptReason.RESIZE)]
     assert sorted(started(hand.leave(0))) == [(0, 1), (1, 1), (2, 1), (3, 1)]
 
 
 def test_a_scout_keeps_its_atoms_when_there_is_time_for_one_trial_only() -> None:
-    """Its iteration took 1 s on four atoms: another 4 s are one iteration on one atom."""
-    hand = ByHand(deadline(), num_atoms=4, deadline_s=5.0)
+    """Its iterations took 1 s on four atoms: another 4 s are one iteration on one atom."""
+    hand = ByHand(deadline(), num_atoms=4, deadline_s=6.0)
     hand.submit(4)
     assert preempted(hand.report(0, 1, 0.1)) == []
+    assert preempted(hand.report(0, 2, 0.1)) == []
 
 
 def test_without_scouts_all_start_on_one_atom() -> None:
@@ -56,79 +68,140 @@ def test_without_scouts_all_start_on_one_atom() -> None:
     assert started(hand.submit(4)) == [(0, 1), (1, 1), (2, 1), (3, 1)]
 
 
+# ---- where training outweighs choice
+
+
 def test_a_short_deadline_ends_with_fewer_and_larger_trials() -> None:
-    world = TableWorld(deadline(), steady, num_atoms=8, num_configs=8, deadline_s=30.0)
+    world = TableWorld(deadline(), trained, num_atoms=8, num_configs=8, deadline_s=30.0)
     scheduler = world.run()
     last = max(scheduler.trials, key=lambda trial: trial.training_iteration)
     assert sizes(world, last.trial_id)[-1] > 1
     assert last.training_iteration > 30, "more than one atom could have done"
 
 
+def test_nobody_is_chosen_before_all_have_shown_something() -> None:
+    """The first plan would keep two or four of the eight; one of them has not reported yet."""
+    hand = ByHand(deadline(DeadlineSettings(scouts=0)), num_atoms=8, deadline_s=40.0)
+    hand.submit(8)
+    for iteration in (1, 2, 3):
+        for trial in range(7):
+            assert preempted(hand.report(trial, iteration, trained(trial, iteration))) == []
+    left = {trial for trial, _ in preempted(hand.report(7, 1, trained(7, 1)))}
+    kept = set(range(8)) - left
+    assert left
+    assert 7 in left
+    assert min(map(rank, kept)) > max(map(rank, left - {7})), "the best stay"
+
+
 def test_nobody_grows_where_more_atoms_do_not_help() -> None:
-    world = TableWorld(
-        deadline(scaling=ScalingSettings(assume="none")), steady, num_atoms=8, num_configs=8, deadline_s=30.0
-    )
-    world.run()
-    assert {len(start.placement.atoms) for _, start in world.starts} == {1}
+    for score in (trained, chosen):
+        world = TableWorld(
+            deadline(scaling=ScalingSettings(assume="none")),
+            score,
+            num_atoms=8,
+            num_configs=8,
+            deadline_s=30.0,
+        )
+        world.run()
+        assert {len(start.placement.atoms) for _, start in world.starts} == {1}
 
 
 def test_a_long_deadline_trains_everybody_to_the_end_on_one_atom() -> None:
     world = TableWorld(
-        deadline(DeadlineSettings(scouts=0)), steady, num_atoms=4, num_configs=4, deadline_s=500.0
+        deadline(DeadlineSettings(scouts=0)), trained, num_atoms=4, num_configs=4, deadline_s=500.0
     )
     scheduler = world.run()
     assert [trial.state for trial in scheduler.trials] == [TrialState.COMPLETED] * 4
     assert {len(start.placement.atoms) for _, start in world.starts} == {1}
 
 
-def test_hopeless_trials_make_room_and_the_best_is_never_paused_for_a_newcomer() -> None:
+def test_early_ranks_stop_nobody_where_a_doubling_brings_more_than_trials_differ_by() -> None:
     world = TableWorld(
-        deadline(DeadlineSettings(narrow=False)),
-        steady,
-        num_atoms=4,
-        num_configs=60,
-        deadline_s=200.0,
+        deadline(DeadlineSettings(narrow=False)), trained, num_atoms=4, num_configs=60, deadline_s=200.0
     )
-    scheduler = world.run()
-    assert scheduler.counts.paused > 4
-    assert scheduler.counts.started > 8
-    best = scheduler.best
-    assert best is not None
-    assert best.trial_id * 7 % 11 == 10
-    kept = TableWorld(
-        deadline(DeadlineSettings(narrow=False, early_stop=False)),
-        steady,
-        num_atoms=4,
-        num_configs=60,
-        deadline_s=200.0,
-    ).run()
-    assert kept.counts.paused == 0
-
-
-def test_nobody_is_paused_for_newcomers_that_do_not_exist() -> None:
-    options = DeadlineSettings(narrow=False)
-    world = TableWorld(deadline(options, num_trials=4), steady, num_atoms=4, num_configs=4, deadline_s=90.0)
     assert world.run().counts.paused == 0
 
 
-def test_each_move_says_the_numbers_that_were_compared() -> None:
-    world = TableWorld(deadline(), steady, num_atoms=8, num_configs=8, deadline_s=30.0)
+# ---- where choice outweighs training
+
+
+def turning(score: Any, **changed: Any) -> TableWorld:
+    return TableWorld(
+        deadline(grace_period=5, **changed), score, num_atoms=4, num_configs=60, deadline_s=200.0
+    )
+
+
+def test_most_trials_go_again_soon_and_the_best_one_is_trained_to_the_end() -> None:
+    world = turning(chosen)
+    scheduler = world.run()
+    assert scheduler.counts.started > 12
+    assert scheduler.counts.paused > 8
+    best = scheduler.best
+    assert best is not None
+    assert rank(best.trial_id) == 1.0
+    assert scheduler.trial(best.trial_id).training_iteration == 100
+
+
+def test_without_turnover_ranks_are_not_believed() -> None:
+    assert turning(chosen, policy=DeadlineSettings(turnover=False, narrow=False)).run().counts.paused == 0
+
+
+def test_a_trial_grows_by_leaps_and_not_while_newcomers_can_use_the_atoms() -> None:
+    world = turning(chosen)
     world.run()
-    grown = [start for _, start in world.starts if len(start.placement.atoms) > 1 and start.incarnation > 1]
+    for trial in range(60):
+        had = [size for size in sizes(world, trial) if trial]
+        assert had == sorted(had), "never smaller"
+        assert all(later in {1, 2, 4} for later in had)
+    grown = [(at, start) for at, start in world.starts if len(start.placement.atoms) > 1 and start.trial_id]
     assert grown
-    assert all(" atoms: " in start.because or "promise most" in start.because for start in grown)
+    assert min(at for at, _ in grown) > 0.1 * 200.0
+
+
+def test_paused_trials_come_back_only_when_there_are_no_newcomers() -> None:
+    world = turning(chosen)
+    world.run()
+    new = [at for at, start in world.starts if start.incarnation == 1]
+    promoted = [at for at, start in world.starts if "goes on" in start.because or "cutoff" in start.because]
+    assert len(new) < 60 or not promoted or min(promoted) >= max(new)
+
+
+def test_nobody_is_paused_for_newcomers_that_do_not_exist() -> None:
+    world = TableWorld(
+        deadline(num_trials=4, scaling=ScalingSettings(assume="none")),
+        chosen,
+        num_atoms=4,
+        num_configs=4,
+        deadline_s=90.0,
+    )
+    assert world.run().counts.paused == 0
+
+
+# ---- always
+
+
+def test_each_move_says_the_numbers_that_were_compared() -> None:
+    for score in (trained, chosen):
+        world = TableWorld(deadline(), score, num_atoms=8, num_configs=8, deadline_s=30.0)
+        world.run()
+        grown = [
+            start for _, start in world.starts if len(start.placement.atoms) > 1 and start.incarnation > 1
+        ]
+        assert grown
+        assert all(" atoms: " in start.because or "promise most" in start.because for start in grown)
 
 
 def test_without_a_deadline_trials_run_to_their_end() -> None:
-    world = TableWorld(deadline(), steady, num_atoms=2, num_configs=3, deadline_s=None)
+    world = TableWorld(deadline(), trained, num_atoms=2, num_configs=3, deadline_s=None)
     scheduler = world.run()
     assert [trial.state for trial in scheduler.trials] == [TrialState.COMPLETED] * 3
 
 
+@pytest.mark.parametrize("score", [trained, chosen])
 @pytest.mark.parametrize("num_atoms", [1, 3, 8])
-def test_the_same_events_give_the_same_actions(num_atoms: int) -> None:
+def test_the_same_events_give_the_same_actions(num_atoms: int, score: Any) -> None:
     def actions() -> list[Any]:
-        world = TableWorld(deadline(), steady, num_atoms=num_atoms, num_configs=30, deadline_s=80.0)
+        world = TableWorld(deadline(), score, num_atoms=num_atoms, num_configs=30, deadline_s=80.0)
         world.run()
         return world.actions
 

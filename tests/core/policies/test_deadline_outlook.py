@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcsched.core.policies.deadline_evidence import rungs_until, top_mean
-from hpcsched.core.policies.deadline_outlook import Field, Outlook, Plan, best_plan, improvement, width
+from hpcsched.core.policies.deadline_evidence import top_mean
+from hpcsched.core.policies.deadline_outlook import Field, Outlook, Plan, best_plan, width
 
 
 def outlook(
     left_s: float, *, most: int = 100, rho: float = 0.75, growth: float = 1.0, saturation: float = 60.0
 ) -> Outlook:
-    rungs = rungs_until(most)
-    return Outlook(left_s, 1.0, most, rungs, [rho] * len(rungs), growth, saturation)
+    return Outlook(left_s, 1.0, most, rho, growth, saturation)
 
 
 def plan_for(
@@ -78,16 +75,10 @@ def test_few_large_trials_start_where_time_is_shortest() -> None:
     assert first(1.5).num < 8
 
 
+@settings(deadline=None)
 @given(st.floats(1, 1000), st.floats(1, 1000))
 def test_more_iterations_are_never_worth_less(one: float, other: float) -> None:
     view = outlook(10.0)
     assert (view.maturity(one) <= view.maturity(other)) or one > other
     assert view.maturity(max(one, other)) <= view.maturity(100)
     assert 0.0 <= view.foretold(one, other) <= 0.999
-
-
-@given(st.floats(-5, 5), st.floats(0, 3), st.floats(-5, 5))
-def test_the_expected_improvement_lies_between_its_bounds(mean: float, spread: float, best: float) -> None:
-    found = improvement(mean, spread, best)
-    assert max(0.0, mean - best) - 1e-9 <= found <= max(0.0, mean - best) + spread * 0.4 + 1e-9
-    assert math.isfinite(found)
