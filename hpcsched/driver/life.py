@@ -431,7 +431,8 @@ class _Life:
         sampler = self._roles.sampler(make_sampler(self._spec, seed=self._spec.experiment.seed))
         past = read_past(self._folder, sampler) if self._request.resume else None
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
-            self._seal()  # its driver may have died before it had
+            self._end_what_was_left()  # its driver may have died between the last record and its own end
+            self._seal()
             return self._result(past.scheduler.state, "this run has ended already")
         if past is not None and "experiment.deadline" in self._request.overrides:
             _check_given_deadline(self._spec, past)
@@ -442,10 +443,7 @@ class _Life:
             keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
         )
         try:
-            if self._is_again:
-                job_id = None if self._allocation is None else self._allocation.job_id
-                for found in end_orphans(self._folder, job_id, self._environ):
-                    self._say(f"ended what an earlier driver had left: {found}")
+            self._end_what_was_left()
             self._set_up_nodes()
             probed = self._probe()
             machine = probed.machine
@@ -713,6 +711,12 @@ class _Life:
             self._inbox.put(message)
         for complaint in complaints:
             self._say(complaint)
+
+    def _end_what_was_left(self) -> None:
+        if self._is_again:
+            job_id = None if self._allocation is None else self._allocation.job_id
+            for found in end_orphans(self._folder, job_id, self._environ):
+                self._say(f"ended what an earlier driver had left: {found}")
 
     def _seal(self) -> None:
         trouble = self._sealer.finish(SEAL_LIMIT_S)
