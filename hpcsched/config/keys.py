@@ -114,7 +114,7 @@ KEYS = (
         default_doc="what the job holds on each node",
     ),
     Key(
-        "atoms", "num_atoms", Whole(1, 1_000_000), None, "Local launcher on a machine without GPUs: how many atoms to play.", "atoms",
+        "atoms", "num_atoms", Whole(1, 100_000), None, "Local launcher on a machine without GPUs: how many atoms to play.", "atoms",
         default_doc="4",
     ),
     Key(

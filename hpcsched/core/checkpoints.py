@@ -12,7 +12,8 @@ import msgspec
 from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import Incarnation, TrialId
-from hpcsched.core.trial import ORIGIN, Snapshot, Trial
+from hpcsched.core.snapshots import ORIGIN, Snapshot
+from hpcsched.core.trial import Trial
 
 
 class Best(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ def keep_new(trial: Trial, ref: CheckpointRef, snapshot: Snapshot) -> None:
     """`ref` is complete: the trial restarts from here from now on."""
     trial.restart = snapshot
     trial.restart_ref = ref
-    trial.snapshots = [s for s in trial.snapshots if s.training_iteration > ref.training_iteration]
+    trial.snapshots.forget_until(ref.training_iteration)
     if ref not in trial.kept:
         trial.kept.append(ref)
     trial.kept_snapshots[ref] = snapshot

@@ -84,8 +84,9 @@ from hpcsched.core.prospects import Prospects
 from hpcsched.core.scaling import Measurements, scaling_of
 from hpcsched.core.settings import Settings
 from hpcsched.core.sizes import Sizes
+from hpcsched.core.snapshots import Snapshots
 from hpcsched.core.transitions import ENDED, LIVE, TRANSITIONS, Cause
-from hpcsched.core.trial import MOST_SNAPSHOTS, Snapshot, Trial
+from hpcsched.core.trial import Trial
 from hpcsched.core.view import Decision, Drop, Pause, Policy, Resize, Stop, TrialView
 from hpcsched.core.words import atoms_are
 from hpcsched.topology.machine import AtomId, Machine, Placement
@@ -514,9 +515,10 @@ class Scheduler:
             self.state = how
             self._actions.append(SuspendExperiment(why))
             return
-        if how is ExperimentState.FINISHED and self._best_seen is None and self.best is None and self.trials:
+        if how is ExperimentState.FINISHED and self.trials and self._best_trial_id() is None:
             how = ExperimentState.FAILED
-            why = f"{why}; no trial has reported a metric"
+            lack = "has reported a metric" if self._best_seen is None else "has a checkpoint with a metric"
+            why = f"{why}; no trial {lack}"
         self.state = how
         for trial in list(self._live.values()):
             self._move(trial, Cause.STOP)
@@ -586,7 +588,7 @@ class Scheduler:
         trial.contacted = trial.killing = trial.finishing = trial.node_fault = False
         trial.preempt_reason = None
         trial.incarnation_iteration = 0
-        trial.snapshots = []
+        trial.snapshots = Snapshots()
         self._move(trial, Cause.LAUNCH)
         self._live[trial.trial_id] = trial
         self._going_on.setdefault(trial.trial_id, trial)
@@ -690,10 +692,7 @@ class Scheduler:
             trial.lacks_metric = False
             if self._best_seen is None or trial.score > self._best_seen[0]:
                 self._best_seen = (trial.score, trial.trial_id)
-        snapshots = trial.snapshots
-        snapshots.append(Snapshot(trial.training_iteration, trial.score, trial.window, trial.training_s))
-        if len(snapshots) > 2 * MOST_SNAPSHOTS:
-            del snapshots[:MOST_SNAPSHOTS]
+        trial.snapshots.add(trial.training_iteration, trial.score, trial.window, trial.training_s)
         size = trial.ran_at = len(trial.atoms)
         trial.ran_over = trial.span
         self._costs.observe_iteration(took * self._scaling(size, trial.span))

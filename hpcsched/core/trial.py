@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import PreemptReason, TrialState
 from hpcsched.core.events import Config
 from hpcsched.core.ids import Incarnation, TrialId
+from hpcsched.core.snapshots import ORIGIN, Snapshot, Snapshots
 from hpcsched.topology.machine import AtomId, Placement
 from hpcsched.topology.span import Span
-
-MOST_SNAPSHOTS = 128
-"""A background save is at most so many iterations behind the reports; an older one has no known score."""
-
-
-class Snapshot(NamedTuple):
-    """What was known of a trial right after one result."""
-
-    training_iteration: int
-    score: float | None
-    window: tuple[float, ...]
-    training_s: float
-
-
-ORIGIN = Snapshot(0, None, (), 0.0)
 
 
 class Trial:
@@ -138,7 +122,7 @@ class Trial:
         self.fruitless = 0
         """Incarnations in a row that trained but saved nothing."""
 
-        self.snapshots: list[Snapshot] = []
+        self.snapshots = Snapshots()
         """Of this incarnation, since its last checkpoint."""
         self.restart = ORIGIN
         """What the trial goes back to: the state at its latest complete checkpoint."""
@@ -156,9 +140,8 @@ class Trial:
 
     def snapshot_at(self, training_iteration: int) -> Snapshot:
         """The state after that iteration of this incarnation; without a score when it was not reported (or forgotten)."""
-        for snapshot in reversed(self.snapshots):
-            if snapshot.training_iteration == training_iteration:
-                return snapshot
+        if (snapshot := self.snapshots.at(training_iteration)) is not None:
+            return snapshot
         if self.restart.training_iteration == training_iteration:
             return self.restart
         return Snapshot(training_iteration, None, (), self.training_s)
@@ -167,5 +150,5 @@ class Trial:
         """To the last complete checkpoint: what came after it is lost."""
         self.training_iteration, self.score, self.window, self.training_s = self.restart
         self.problem = None
-        self.snapshots = []
+        self.snapshots = Snapshots()
         self.incarnation_iteration = 0

@@ -165,6 +165,7 @@ def test_a_stranger_on_a_mig_instance_is_named_with_it(driver: FakeDriver, runni
         ({"devices": [TWO[0], TWO[0]]}, {}, ("0", "1"), "one and the same device"),
         ({"devices": TWO}, {"uuids": ("GPU-a", "GPU-z")}, ("1",), "was GPU-z"),
     ],
+    ids=["a stranger", "one device twice", "another device"],  # the same in every worker
 )
 def test_a_mismatch_is_refused_before_any_rank_starts(
     driver: FakeDriver,
