@@ -221,7 +221,7 @@ class Scheduler:
         return self._scaling(size, self._planned().nearest(size))
 
     def planned_scaling(self, size: int, num: int) -> float:
-        if not self._scaling.knows_distance:
+        if size == 1 or not self._scaling.knows_distance:
             return self._scaling(size)
         spans = self._planned().spans(size, num)
         if not spans:

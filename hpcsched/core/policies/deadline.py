@@ -99,7 +99,7 @@ class Deadline:
     def result_reported(self, view: View, trial: TrialView) -> Sequence[Decision]:
         trial_id = trial.trial_id
         if trial.last_iter_s and trial.training_iteration > self._options.untypical:
-            self._iteration.add(trial.last_iter_s * view.scaling(trial.num_atoms))
+            self._iteration.add(trial.last_iter_s * view.speedup(trial, trial.num_atoms))
             if self._scouts:
                 self._scouts_are_back(view)
         self._evidence.report(trial_id, trial.training_iteration, trial.score)
@@ -209,7 +209,7 @@ class Deadline:
             outlook,
             num_atoms,
             size_for=lambda num: self._useful(view, num_atoms // num),
-            scaling=view.scaling,
+            scaling=view.planned_scaling,
             restart_s=lambda size: view.restart_cost_s(size) or 0.0,
         )
 
@@ -271,7 +271,7 @@ class Deadline:
             outlook,
             field,
             size_for=lambda n: self._useful(view, view.num_atoms // n),
-            scaling=view.scaling,
+            scaling=view.planned_scaling,
             restart_s=lambda size: view.restart_cost_s(size) or 0.0,
             seen_per_s=max(0.0, (seen - view.num_atoms) / max(view.now, 1e-9)),
         )

@@ -86,13 +86,13 @@ def best_plan(
     field: Field,
     *,
     size_for: Callable[[int], int],
-    scaling: Callable[[int], float],
+    scaling: Callable[[int, int], float],
     restart_s: Callable[[int], float],
     seen_per_s: float,
 ) -> tuple[Plan, Plan]:
-    """(the best plan, that of narrowing never). `size_for(n)`: useful atoms of each of n contenders;
-    `seen_per_s`: trials that will be compared in a second while the field stays wide."""
-    speed = scaling(field.size) / outlook.iteration_s
+    """(the best plan, that of narrowing never). `size_for(n)`: useful atoms of each of n contenders; `scaling(a, n)`: the
+    speed of n trials on a atoms each, placed on this machine, over one atom's; `seen_per_s`: trials that will be compared in a second while the field stays wide."""
+    speed = scaling(field.size, field.num) / outlook.iteration_s
     base = outlook.maturity(field.iterations)
 
     def value(num: int, wait_s: float, reached: float, judged: float) -> float:
@@ -111,7 +111,7 @@ def best_plan(
     while num < field.num:
         size = size_for(num)
         if size > field.size:
-            faster = scaling(size) / outlook.iteration_s
+            faster = scaling(size, num) / outlook.iteration_s
             for share in LATER:
                 wait_s = share * outlook.left_s
                 judged = min(until_r, field.iterations + speed * wait_s)
@@ -131,7 +131,7 @@ def width(
     num_atoms: int,
     *,
     size_for: Callable[[int], int],
-    scaling: Callable[[int], float],
+    scaling: Callable[[int, int], float],
     restart_s: Callable[[int], float],
 ) -> Plan:
     """How many newcomers shall share free atoms: the plan of the field that is worth most, narrowed later or not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ def plan_for(
         view,
         field,
         size_for=lambda num: max(1, 8 // num) if linear else 1,
-        scaling=float if linear else (lambda _: 1.0),
+        scaling=(lambda size, _: float(size)) if linear else (lambda _, __: 1.0),
         restart_s=lambda _: restart_s,
         seen_per_s=0.0,
     )
@@ -61,13 +63,30 @@ def test_where_ranks_foretell_everything_the_field_is_narrowed_to_fewer() -> Non
     assert sure.num < unsure.num
 
 
+def test_the_speed_is_that_of_so_many_trials_placed_on_the_machine() -> None:
+    """Two nodes of four atoms: one trial over both is slower than one on either."""
+
+    def narrowed(scaling: Callable[[int, int], float]) -> Plan:
+        return best_plan(
+            outlook(8.0, growth=2.0, rho=0.99),
+            Field(8, 1, 4.0, 8),
+            size_for=lambda num: 8 // num,
+            scaling=scaling,
+            restart_s=lambda _: 0.0,
+            seen_per_s=0.0,
+        )[0]
+
+    assert narrowed(lambda size, _: float(size)).num == 1
+    assert narrowed(lambda size, num: float(size) if num > 1 else 2.0).num == 2
+
+
 def test_few_large_trials_start_where_time_is_shortest() -> None:
     def first(left_s: float) -> Plan:
         return width(
             outlook(left_s, growth=2.0),
             8,
             size_for=lambda num: 8 // num,
-            scaling=float,
+            scaling=lambda size, _: float(size),
             restart_s=lambda _: 0.0,
         )
 
