@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help=f"one of {', '.join(PEERS)}"
     )
-    parser.add_argument("--policy", action="append", default=[], help="ours; default: asha and hypersched")
+    parser.add_argument("--policy", action="append", default=[], help="ours; default: asha, hypersched and deadline")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--decisions", type=int, default=NUM_DECISIONS)
     options = parser.parse_args(arguments)
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "optuna" not in pythons and importlib.util.find_spec("optuna") is not None:
         pythons["optuna"] = sys.executable
     found: dict[str, dict[str, float]] = {}
-    for policy in options.policy or ["asha", "hypersched"]:
+    for policy in options.policy or ["asha", "hypersched", "deadline"]:
         found[f"hpcsched {policy}"] = {
             str(size): median(time_ours(policy, size, options.decisions)) * 1e6 for size in sizes
         }
