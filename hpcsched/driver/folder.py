@@ -25,12 +25,9 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def write_start(folder: RunFolder, start: Start) -> None:
-    """Raises RunFolderError."""
-    try:
-        folder.start.touch(mode=0o600)
-        folder.start.write_bytes(msgspec.json.encode(start))
-    except OSError as error:
-        raise RunFolderError(f"{folder.start}: cannot be written: {error.strerror or error}") from error
+    """Raises OSError."""
+    folder.start.touch(mode=0o600)
+    folder.start.write_bytes(msgspec.json.encode(start))
 
 
 def read_start(folder: RunFolder) -> Start:
