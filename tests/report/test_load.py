@@ -70,7 +70,8 @@ def test_a_run_folder_that_cannot_be_written_is_read_all_the_same(tmp_path: Path
     code = (
         f"import os, sys; from hpcsched.report.load import load; {drop}print(len(load(sys.argv[1]).trials))"
     )
-    readable = [tmp_path, *tmp_path.parents[:2], *folder.root.rglob("*"), folder.root]
+    closed = [parent for parent in tmp_path.parents if parent.stat().st_mode & 0o005 != 0o005]
+    readable = [tmp_path, *closed, *folder.root.rglob("*"), folder.root]
     before = {path: path.stat().st_mode for path in readable}
     for path in readable:
         path.chmod(0o755 if path.is_dir() else 0o644)
