@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("slurm"):
+        if item.get_closest_marker("slurm") and not item.get_closest_marker("xdist_group"):
             # With several workers (tests/run.sh) one has the clusters, which mostly wait; the others have the rest.
             item.add_marker(pytest.mark.xdist_group("slurm"))
     if config.getoption("--long"):

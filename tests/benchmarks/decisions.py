@@ -122,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help=f"one of {', '.join(PEERS)}"
     )
-    parser.add_argument("--policy", action="append", default=[], help="ours; default: asha, hypersched and deadline")
+    parser.add_argument(
+        "--policy", action="append", default=[], help="ours; default: asha, hypersched and deadline"
+    )
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--decisions", type=int, default=NUM_DECISIONS)
     options = parser.parse_args(arguments)

@@ -141,7 +141,9 @@ def box() -> Iterator[Cluster]:
 
 
 @pytest.mark.slurm
-@pytest.mark.long  # minutes: whole searches on a cluster with accounting
+@pytest.mark.xdist_group(
+    "docs"
+)  # a cluster of its own, and minutes of waiting: beside the other clusters' tests
 @pytest.mark.parametrize(
     "page", sorted({block.page for block in [*tagged("bash", "slurm"), *tagged("python", "slurm")]})
 )
