@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -374,63 +374,23 @@ class Loop:
         for note in effects.notes:
             self._note(note, now)
         for text in effects.trial_notes:
-            self._append_note(
-                Note(
-                    time=now,
-                    topic="checkpoint",
-                    text=text,
-                    trial_id=crew.trial_id,
-                    incarnation=crew.incarnation,
-                )
-            )
+            self._note_of(crew, "checkpoint", now, text)
             self._onlooker.note(now, f"trial {crew.trial_id}: {text}")
         if warning := self._unread.warning(effects.unread):
-            self._append_note(
-                Note(
-                    time=now,
-                    topic="warning",
-                    text=warning,
-                    trial_id=crew.trial_id,
-                    incarnation=crew.incarnation,
-                )
-            )
+            self._note_of(crew, "warning", now, warning)
             self._onlooker.note(now, f"trial {crew.trial_id}: {warning}")
         if effects.stall is not None:
             stall = effects.stall
-            self._append_note(
-                Note(
-                    time=now,
-                    topic="stall",
-                    text=stall.text,
-                    trial_id=crew.trial_id,
-                    incarnation=crew.incarnation,
-                    data=msgspec.to_builtins(stall),
-                )
-            )
+            self._note_of(crew, "stall", now, stall.text, msgspec.to_builtins(stall))
             self._onlooker.note(now, f"trial {crew.trial_id}: {stall.text}")
         if effects.extra is not None and (len(effects.extra) > 1 or effects.measures):
-            self._append_note(
-                Note(
-                    time=now,
-                    topic="metrics",
-                    trial_id=crew.trial_id,
-                    incarnation=crew.incarnation,
-                    data={"training_iteration": crew.last_iteration, "metrics": effects.extra}
-                    | ({"measures": effects.measures} if effects.measures else {}),
-                )
-            )
+            data: dict[str, Any] = {"training_iteration": crew.last_iteration, "metrics": effects.extra}
+            if effects.measures:
+                data["measures"] = effects.measures
+            self._note_of(crew, "metrics", now, data=data)
         if effects.restart is not None:
             text = restart_text(effects.restart)
-            self._append_note(
-                Note(
-                    time=now,
-                    topic="setup",
-                    text=text,
-                    trial_id=crew.trial_id,
-                    incarnation=crew.incarnation,
-                    data=dict(effects.restart),
-                )
-            )
+            self._note_of(crew, "setup", now, text, dict(effects.restart))
             if "step_s" in effects.restart:
                 self._onlooker.note(now, f"trial {crew.trial_id} incarnation {crew.incarnation} is {text}")
         for peer, message in effects.sends:
@@ -801,6 +761,21 @@ class Loop:
     def _note(self, text: str, now: float) -> None:
         self._append_note(Note(time=now, topic="driver", text=text))
         self._onlooker.note(now, text)
+
+    def _note_of(
+        self, crew: Crew, topic: str, now: float, text: str = "", data: dict[str, Any] | None = None
+    ) -> None:
+        """Into the log, of this incarnation."""
+        self._append_note(
+            Note(
+                time=now,
+                topic=topic,
+                text=text,
+                trial_id=crew.trial_id,
+                incarnation=crew.incarnation,
+                data=data or {},
+            )
+        )
 
     def _append_note(self, note: Note) -> None:
         try:

@@ -276,10 +276,7 @@ class JournalWriter:
         data, crc = _lines(payloads, self._crc, None)
         while True:
             try:
-                if self._newer_life():
-                    with self._condition:
-                        self._superseded = True
-                        self._condition.notify_all()
+                if self._is_superseded():
                     return False
                 write_all(self._fd, data, self._end)
                 began = _clock()
@@ -345,10 +342,7 @@ class JournalWriter:
                         islice(self._queue, self._num_flying, self._num_flying + self._group_records)
                     )
                 try:
-                    if self._newer_life():
-                        with self._condition:
-                            self._superseded = True
-                            self._condition.notify_all()
+                    if self._is_superseded():
                         return False
                     began_at = _clock()
                     data, next_crc = _lines(
@@ -376,6 +370,15 @@ class JournalWriter:
     def _wake(self) -> None:
         with self._condition:
             self._condition.notify_all()
+
+    def _is_superseded(self) -> bool:
+        """Whether a newer life has begun; whoever waits for the writer is then told."""
+        if not self._newer_life():
+            return False
+        with self._condition:
+            self._superseded = True
+            self._condition.notify_all()
+        return True
 
     def _newer_life(self) -> bool:
         """Raises OSError when our own segment is gone: bytes would still go into a file that nobody can find."""

@@ -262,7 +262,7 @@ def _search_sections(
                 "Rungs, and what was cut",
                 "rungs",
                 f"{how} One point a trial: its {what} when it came to the rung.",
-                search_figures.rungs(log),
+                search_figures.rungs(log, rungs),
                 table=Table(
                     (
                         "Rung (iteration)",
@@ -298,13 +298,13 @@ def _search_sections(
                 "importance",
                 f"By {importance.measure}, over {len(sample.trials)} trials and their {what} at iteration {sample.milestone}, which "
                 f"{sample.num_reached} trials reached. It describes these trials; it does not say what other values would have done.",
-                search_figures.importance(log),
+                search_figures.importance(log, importance),
             ),
             _drawn(
                 "Configurations and their scores",
                 "parallel",
                 f"One line a trial through its hyperparameters to its {what} at iteration {sample.milestone}; the best tenth is red.",
-                search_figures.parallel(log),
+                search_figures.parallel(log, sample, importance),
             ),
         ]
     return sections
@@ -319,7 +319,7 @@ def _cost_sections(log: RunLog) -> list[Section]:
                 "What a restart costs, by part",
                 "restart",
                 "Each launch of a trial passes through these parts; blue before it trains, orange from its first iteration to its end.",
-                search_figures.restart_cost(log),
+                search_figures.restart_cost(log, parts),
                 table=Table(
                     ("Part", "Median", "90th percentile", "Sum", "Launches", "What it is"),
                     [

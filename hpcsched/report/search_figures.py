@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcsched.report.costs import BEFORE_TRAINING, restart_parts
+from hpcsched.report.costs import BEFORE_TRAINING, Part, restart_parts
 from hpcsched.report.drawing import (
     COLOURS,
     MOST_VECTORS,
@@ -21,9 +21,16 @@ from hpcsched.report.drawing import (
     style,
     thin,
 )
-from hpcsched.report.importance import Sample, importance_of, is_number, logarithmic_names, sample_of
+from hpcsched.report.importance import (
+    Importance,
+    Sample,
+    importance_of,
+    is_number,
+    logarithmic_names,
+    sample_of,
+)
 from hpcsched.report.load import RunLog
-from hpcsched.report.rungs import last_reports, rungs_of
+from hpcsched.report.rungs import Rung, last_reports, rungs_of
 from hpcsched.report.text import clean_line, duration
 
 SIZE_COLOURS = ("#7a8699", "#3b7dd8", "#2f9e6e", "#b59a00", "#d9822b", "#d0504a", "#c4488c", "#8a6fd1")
@@ -34,9 +41,10 @@ MOST_AXES = 10
 SPREAD = 0.32
 
 
-def rungs(log: RunLog) -> Figure:
-    """Metric at each rung, one point a trial: who went on and who did not."""
-    found = rungs_of(log)
+def rungs(log: RunLog, found: Sequence[Rung] | None = None) -> Figure:
+    """Metric at each rung, one point a trial: who went on and who did not. `found`: what `rungs_of` has said."""
+    if found is None:
+        found = rungs_of(log)
     with style():
         figure, axes = new_figure(9.6, 3.8)
         for k, rung in enumerate(found):
@@ -121,9 +129,11 @@ def _furthest(rows: Any) -> list[Any]:
     return parts
 
 
-def restart_cost(log: RunLog) -> Figure:
-    """What a restart costs, by its parts in the order in which they happen: medians, with the 90th percentile."""
-    parts = restart_parts(log)
+def restart_cost(log: RunLog, parts: Sequence[Part] | None = None) -> Figure:
+    """What a restart costs, by its parts in the order in which they happen: medians, with the 90th percentile. `parts`: what
+    `restart_parts` has said."""
+    if parts is None:
+        parts = restart_parts(log)
     with style():
         figure, axes = new_figure(9.6, 0.9 + 0.34 * max(1, len(parts)))
         y = np.arange(len(parts))
@@ -148,10 +158,10 @@ def restart_cost(log: RunLog) -> Figure:
         return figure
 
 
-def importance(log: RunLog) -> Figure:
-    """How much each hyperparameter mattered."""
-    sample = sample_of(log)
-    found = None if sample is None else importance_of(log, sample)
+def importance(log: RunLog, found: Importance | None = None) -> Figure:
+    """How much each hyperparameter mattered. `found`: what `importance_of` has said."""
+    if found is None and (sample := sample_of(log)) is not None:
+        found = importance_of(log, sample)
     shares = {} if found is None else dict(list(found.shares.items())[: 2 * MOST_AXES])
     with style():
         figure, axes = new_figure(9.6, 0.8 + 0.3 * max(1, len(shares)))
@@ -173,9 +183,11 @@ def importance(log: RunLog) -> Figure:
         return figure
 
 
-def parallel(log: RunLog) -> Figure:
-    """One line a trial through its hyperparameters to its score; the better, the darker the line and the more in front."""
-    sample = sample_of(log)
+def parallel(log: RunLog, sample: Sample | None = None, found: Importance | None = None) -> Figure:
+    """One line a trial through its hyperparameters to its score; the better, the darker the line and the more in front.
+    `sample`, `found`: what `sample_of` and `importance_of` have said."""
+    if sample is None:
+        sample = sample_of(log)
     with style():
         figure, axes = new_figure(9.6, 3.8)
         axes.grid(visible=False)
@@ -185,7 +197,8 @@ def parallel(log: RunLog) -> Figure:
         if sample is None or not sample.values:
             axes.set_xticks([])
             return figure
-        found = importance_of(log, sample)
+        if found is None:
+            found = importance_of(log, sample)
         names = list(sample.values if found is None else found.shares)[:MOST_AXES]
         logarithmic = logarithmic_names(log)
         columns = []
@@ -268,8 +281,3 @@ def _rank(word: str) -> tuple[int, float, str]:
 def _scattered(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """0..1 by number alone, evenly spread: the same picture each time."""
     return (numbers.astype(np.float64) * 0.6180339887498949) % 1.0
-
-
-def has_sample(sample: Sample | None) -> bool:
-    """Whether there is anything to say about hyperparameters."""
-    return sample is not None and bool(sample.values)
