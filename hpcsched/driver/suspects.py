@@ -7,6 +7,10 @@ have ended badly on it before a report, while a trial on another node has report
 other nodes and none has ended so there (a script's first report can take minutes, and such a node kills in seconds). When trials die on
 several nodes and nobody reports anywhere the script is to blame, and `fail_fast` speaks.
 
+A trial that has ended badly on two nodes that have nothing in common, or on one where somebody has reported since, is suspect itself:
+it accuses no node any more. Else the second tries of a few bad configurations, which begin where the first ones died and so die
+before a report, would look like a broken node.
+
 An end that the node is to answer for is no crash of the trial: the one that has it set aside, and already the second in a row while
 trials live on other nodes and none has died there. Else the first trials of a broken node would be the end of the experiment.
 """
@@ -48,12 +52,19 @@ class Suspects:
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._num_losses: dict[str, int] = {}
+        self._died: dict[int, frozenset[str]] = {}
+        """Trials that have ended badly, reports or not, and where; nobody has reported there since."""
+        self._own_fault: set[int] = set()
+        """They accuse no node any more."""
         self.set_aside: set[str] = set()
 
     def reported(self, nodes: Collection[str]) -> None:
         """A trial on these nodes has reported."""
-        if not self._records:
+        if not self._died:
             return
+        for trial_id in [trial_id for trial_id, where in self._died.items() if not where.isdisjoint(nodes)]:
+            del self._died[trial_id]
+            self._own_fault.add(trial_id)
         for node in nodes:
             self._records.pop(node, None)
         for record in self._records.values():
@@ -63,9 +74,18 @@ class Suspects:
         self, trial_id: int, nodes: Iterable[str], outcome: Outcome, *, has_reported: bool, others_live: bool
     ) -> Verdict:
         """An incarnation on these nodes is over. `others_live`: incarnations run on other nodes."""
-        if outcome not in BAD or has_reported:
+        if outcome not in BAD:
             return Verdict()
         nodes = tuple(nodes)
+        if not self._died.get(trial_id, frozenset(nodes)).intersection(nodes):
+            self._own_fault.add(trial_id)
+            for node, record in list(self._records.items()):
+                record.trials.discard(trial_id)
+                if not record.trials:
+                    del self._records[node]
+        self._died[trial_id] = frozenset(nodes)
+        if has_reported or trial_id in self._own_fault:
+            return Verdict()
         aside, to_blame = [], ""
         for node in nodes:
             record = self._records.setdefault(node, _Record())

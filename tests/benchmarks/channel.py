@@ -261,7 +261,7 @@ def measure(
                 {
                     "endpoint": channel.endpoints[0], "server_key_file": channel.server_key_file,
                     "client_key_file": channel.client_key_file, "trials": num, "nodes": nodes, "rate": rate,
-                    "seconds": seconds, "wait_s": stall_s + 20.0,
+                    "seconds": seconds, "wait_s": stall_s + 20.0, "latencies_file": str(root / "latencies"),
                 }
             )
         )  # fmt: skip
@@ -294,7 +294,8 @@ def measure(
         failed = sum(
             isinstance(step.event, ev.TrialExited) and step.event.outcome.value != "killed" for step in steps
         )
-    latencies = sorted(1000.0 * latency for latency in seen["latencies"])
+        taken_s = array("d", (root / "latencies").read_bytes())
+    latencies = sorted(1000.0 * latency for latency in taken_s)
     inside = sorted(1000.0 * taken_s for taken_s in stopwatch.taken_s)
     num = max(1, seen["sent"] + seen["welcomes"])
     return {

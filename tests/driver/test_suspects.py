@@ -78,6 +78,37 @@ def test_a_crash_after_a_report_and_an_end_in_order_do_not_count() -> None:
     assert crash(suspects, 9, "n1") == []
 
 
+def test_the_second_tries_of_bad_configurations_accuse_no_node() -> None:
+    """They crash after a report, somebody else reports there, and the second tries die where the first ones died, before a report."""
+    suspects = Suspects()
+    for trial_id in range(5):
+        suspects.ended(trial_id, ["n1"], Outcome.CRASHED, has_reported=True, others_live=True)
+    suspects.reported(["n1"])
+    assert [verdict(suspects, trial_id, "n1") for trial_id in range(5)] == [Verdict()] * 5
+    assert verdict(suspects, 5, "n1") == Verdict(), "the first that accuses it"
+    assert verdict(suspects, 6, "n1") == Verdict(to_blame="n1")
+
+
+def test_a_node_that_breaks_under_its_trials_is_accused_by_their_second_tries() -> None:
+    suspects = Suspects()
+    for trial_id in range(3):
+        suspects.ended(trial_id, ["n1"], Outcome.CRASHED, has_reported=True, others_live=True)
+    suspects.reported(["n2"])
+    assert [verdict(suspects, trial_id, "n1") for trial_id in range(3)] == [
+        Verdict(),
+        Verdict(to_blame="n1"),
+        Verdict(set_aside=("n1",), to_blame="n1"),
+    ]
+
+
+def test_a_trial_that_dies_on_one_node_and_then_on_another_accuses_neither() -> None:
+    suspects = Suspects()
+    for trial_id in range(4):
+        assert verdict(suspects, trial_id, f"n{1 + trial_id}", others_live=False) == Verdict()
+        assert verdict(suspects, trial_id, "n9") == Verdict()
+    assert verdict(suspects, 4, "n9") == Verdict()
+
+
 def test_a_node_that_is_lost_again_and_again_is_set_aside() -> None:
     suspects = Suspects()
     assert [suspects.lost("n1") for _ in range(4)] == [False, False, True, False]

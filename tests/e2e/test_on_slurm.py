@@ -15,7 +15,7 @@ import pytest
 
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
-from hpcsched.core.enums import PreemptReason
+from hpcsched.core.enums import Outcome, PreemptReason
 from hpcsched.core.ids import Incarnation
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import Header
@@ -72,7 +72,15 @@ def test_misbehaving_trials_in_steps(tmp_path: Path, any_cluster: Cluster) -> No
         run = job.start(inside=allocation)
         assert run.ends() == 0
         run.check()
-    assert run.outcomes() == dict(enumerate(expected.values()))
+    # Five of ten die on purpose: two that are left alone on a node may have it suspected, which costs one more try and no more.
+    suspected = [
+        event for event in run.events(ev.TrialExited) if "one trial after another dies on" in event.why
+    ]
+    assert all(event.outcome is Outcome.NODE_FAILED for event in suspected)
+    outcomes = run.outcomes()
+    for event in suspected:
+        outcomes[event.trial_id].remove(event.outcome.value)
+    assert outcomes == dict(enumerate(expected.values()))
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", long("SIGINT"), long("SIGTERM")])
