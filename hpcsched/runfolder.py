@@ -43,6 +43,10 @@ class RunFolder(msgspec.Struct, frozen=True):
     def keys(self) -> Path:
         return self.root / "keys"
 
+    def order_keys(self, life: int) -> Path:
+        """Of those who may give this driver life orders, and of its endpoint for them."""
+        return self.keys / str(life) / "orders"
+
     @property
     def log(self) -> Path:
         return self.root / "log.h5"

@@ -14,10 +14,11 @@ ALLOWED: dict[str, set[str]] = {
     "topology": {"errors"},
     "core": {"errors", "topology"},
     "wire": {"errors"},
+    "orders": {"errors"},
     "runfolder": {"errors"},
     "launchspec": set(),
     "progress": set(),
-    "channel": {"errors", "wire"},
+    "channel": {"errors", "wire", "orders"},
     "runtime": {"errors", "wire", "channel", "launchspec", "progress", "runfolder"},
     "config": {"errors", "topology", "core"},
     "search": {"errors", "topology", "core", "config"},
@@ -30,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "screen": {"errors", "topology", "core", "eventlog", "report", "runfolder"},
     "driver": {
         "screen", "errors", "topology", "core", "config", "search", "launch", "eventlog", "wire", "channel", "launchspec",
-        "runfolder",
+        "orders", "runfolder",
     },
 }  # fmt: skip
 """cli may see everything."""

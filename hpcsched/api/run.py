@@ -1,7 +1,7 @@
 """`run = hpcsched.start("experiment.toml")`: a run held in a variable.
 
 The driver is a child process in a session of its own, so that Ctrl-C in a notebook is not its affair. Everything is
-asked of the run folder's files; orders go through its `control/` folder, as with `hpcsched stop`. When the interpreter
+asked of the run folder's files; orders go to the driver as those of `hpcsched stop` do. When the interpreter
 ends, runs that it started and that still run are asked to save and suspend; `hpcsched run --resume` goes on with them.
 """
 
@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 import weakref
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcsched.api.table import Table
 from hpcsched.batch.prepare import new_run_dir
 from hpcsched.config.load import load_experiment
-from hpcsched.driver.inbox import AddAsked
 from hpcsched.driver.orders import give_order, live_run
 from hpcsched.errors import HpcschedError, InputError, LaunchError, RunFolderError
 from hpcsched.eventlog.lease import holder_of, this_host
 from hpcsched.eventlog.shown import ShownRun
 from hpcsched.eventlog.status import BestStatus, Status, status_of
+from hpcsched.orders import ask_to_add
 from hpcsched.runfolder import RunFolder, neat
 from hpcsched.screen.watching import Watcher
 
@@ -179,21 +178,15 @@ class Run:
         """Try one more configuration; the number of its trial.
 
         Its names are those of the file's [search.space]; values may lie outside the ranges, a constant may be left out.
-        Raises InputError: wrong names, no driver; LaunchError: the driver has not taken it within `limit_s`.
+        Raises InputError: wrong names, no driver; LaunchError: the driver has not taken it within `limit_s` (it may later).
         """
-        run = self._require()
-        whole = _complete(config, tomllib.loads(run.header.experiment))
-        before = len(run.scheduler.trials)
-        live = live_run(self.folder)
-        give_order(live, AddAsked(whole), "try one more configuration")
-        end = time.monotonic() + limit_s
-        while time.monotonic() < end:
-            trials = self._require().scheduler.trials
-            for trial in list(trials)[before:]:
-                if dict(trial.config) == whole:
-                    return int(trial.trial_id)
-            time.sleep(POLL_S)
-        raise LaunchError(f"{self.folder}: the driver has not taken the configuration within {limit_s:g} s")
+        self._require()
+        answer = give_order(live_run(self.folder), ask_to_add(config), limit_s=limit_s)
+        if answer is None or answer.trial_id is None:
+            raise LaunchError(
+                f"{self.folder}: the driver has not taken the configuration within {limit_s:g} s"
+            )
+        return answer.trial_id
 
     def suspend(self) -> None:
         """Ask the driver that this process started to save everything and leave; returns at once."""
@@ -306,31 +299,6 @@ def open_run(run: str | os.PathLike[str]) -> Run:
     opened = Run(RunFolder(neat(Path(run))))
     opened._require()
     return opened
-
-
-def _complete(config: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """With the constants of the space filled in. Raises InputError for wrong names."""
-    space: Mapping[str, Any] = document.get("search", {}).get("space", {})
-    unknown = sorted(set(config) - set(space))
-    whole = dict(config)
-    missing = []
-    for name, dimension in space.items():
-        if name in whole:
-            continue
-        if not isinstance(dimension, Mapping):
-            whole[name] = dimension
-        elif "constant" in dimension:
-            whole[name] = dimension["constant"]
-        else:
-            missing.append(name)
-    if unknown or missing:
-        words = [
-            f"{what} {', '.join(names)}"
-            for what, names in (("unknown:", unknown), ("missing:", missing))
-            if names
-        ]
-        raise InputError(f"add({dict(config)!r}): {'; '.join(words)}. The space has {', '.join(space)}")
-    return whole
 
 
 _started: weakref.WeakSet[Run] = weakref.WeakSet()

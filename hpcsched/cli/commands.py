@@ -30,6 +30,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "stop": Command("hpcsched.cli.stop:command", "End a live run in order, or one of its trials."),
     "extend": Command("hpcsched.cli.extend:command", "Make a live run's deadline later."),
+    "add": Command("hpcsched.cli.add:command", "Have a live run try one more configuration."),
     "logs": Command("hpcsched.cli.logs:command", "Print what the ranks of a trial wrote."),
     "report": Command("hpcsched.cli.report:command", "Write figures and a page about a run."),
     "compare": Command("hpcsched.cli.compare:command", "Put several runs side by side."),

@@ -17,7 +17,8 @@ def command(
     """Move the deadline of a live run. A Slurm allocation's own end still holds: ask for that with
     `scontrol update JobId=... TimeLimit=...`, which the driver notices by itself.
 
-    Exit code 2 when no driver serves this run folder, or the run has no deadline of its own.
+    The driver says what the deadline is now, or why it refuses: the run has no deadline of its own, it is ending already, the
+    allocation does not last longer (exit code 2, as when no driver serves this run folder).
     """
     typer.echo(extend_by(run, by))
 
@@ -25,9 +26,9 @@ def command(
 def extend_by(run: Path, by: str) -> str:
     """The answer in words. Raises InputError."""
     from hpcsched.config.duration import ALLOWED, parse_duration
-    from hpcsched.driver.inbox import ExtendAsked
-    from hpcsched.driver.orders import give_order, live_run
+    from hpcsched.driver.orders import give_order, left_in_words, live_run
     from hpcsched.errors import InputError
+    from hpcsched.orders import ExtendAsked
 
     try:
         by_s = parse_duration(by)
@@ -36,6 +37,5 @@ def extend_by(run: Path, by: str) -> str:
     if by_s <= 0:
         raise InputError(f"TIME: {by!r}: must be more than 0")
     live = live_run(run)
-    if live.run.deadline_s is None:
-        raise InputError(f"{run}: this run has no deadline that could be moved")
-    return give_order(live, ExtendAsked(by_s), f"make the deadline {by} later")
+    answer = give_order(live, ExtendAsked(by_s))
+    return left_in_words(live, f"make the deadline {by} later") if answer is None else answer.text

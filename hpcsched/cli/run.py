@@ -83,7 +83,9 @@ def command(
     raise typer.Exit(result.exit_code)
 
 
-def setting_of(text: str) -> tuple[str, Any]:
+def setting_of(
+    text: str, *, what: str = "--set KEY=VALUE", example: str = 'launcher.interface="hsn0"'
+) -> tuple[str, Any]:
     """ "KEY=VALUE" -> dotted key and value; a value that is no TOML is taken as a text. Raises InputError."""
     import tomllib
 
@@ -91,7 +93,7 @@ def setting_of(text: str) -> tuple[str, Any]:
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f'--set {text!r}: must be KEY=VALUE, such as launcher.interface="hsn0"')
+        raise InputError(f"{text!r}: must be {what}, such as {example}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

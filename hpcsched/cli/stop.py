@@ -17,23 +17,18 @@ def command(
 ) -> None:
     """Ask the driver of a live run to end it: every trial saves and leaves, and the best model stands in best/.
 
-    With TRIAL only that one saves, leaves and does not run again; its atoms go to others. Exit code 2 when no driver
-    serves this run folder, or there is no such trial.
+    With TRIAL only that one saves, leaves and does not run again; its atoms go to others. The driver says what it does, or why
+    not: there is no such trial (exit code 2, as when no driver serves this run folder).
     """
     typer.echo(stop_one(run, trial))
 
 
 def stop_one(run: Path, trial: int | None) -> str:
     """The answer in words. Raises InputError."""
-    from hpcsched.core.ids import TrialId
-    from hpcsched.driver.inbox import StopAsked
-    from hpcsched.driver.orders import give_order, live_run
-    from hpcsched.errors import InputError
+    from hpcsched.driver.orders import give_order, left_in_words, live_run
+    from hpcsched.orders import StopAsked
 
     live = live_run(run)
-    num = len(live.run.scheduler.trials)
-    if trial is not None and trial >= num:
-        known = "there is none yet" if not num else f"they are 0 to {num - 1}"
-        raise InputError(f"trial {trial}: no such trial; {known}")
     what = "the experiment" if trial is None else f"trial {trial}"
-    return give_order(live, StopAsked(None if trial is None else TrialId(trial)), f"stop {what}")
+    answer = give_order(live, StopAsked(trial))
+    return left_in_words(live, f"stop {what}") if answer is None else answer.text

@@ -200,6 +200,11 @@ class Scheduler:
         """Everybody has been asked for a last checkpoint; nothing starts any more."""
         return self._is_draining or self._ending is not None
 
+    @property
+    def is_ending(self) -> bool:
+        """It ends whatever the deadline: by a shutdown, or with its allocation."""
+        return self._ending is not None
+
     def trial(self, trial_id: TrialId) -> Trial:
         return self.trials[trial_id]
 

@@ -1,7 +1,8 @@
-"""Control of a live driver from another shell: messages as files in `control/`, dropped by rename.
+"""Orders as files in `control/`, dropped by rename, and the answers to them: the way that needs no network.
 
-A file works from any node that sees the run folder, also where a firewall stands before the driver's host. The
-driver looks each second, takes the files in order of their names, and removes each once it is read.
+A file works from any node that sees the run folder, also where a firewall stands before the driver's host. The driver
+looks each second and takes the files in order of their names. Each stays until what it asked for is in the journal, so that a driver
+that dies in between leaves it to the next life; then the answer (`ORDERID.answer`) stands in its place for a while.
 """
 
 from __future__ import annotations
@@ -13,20 +14,36 @@ from pathlib import Path
 
 import msgspec
 
-from hpcsched.driver.inbox import Control
-from hpcsched.errors import RunFolderError
+from hpcsched.errors import MessageError, RunFolderError
+from hpcsched.orders import (
+    MAX_BYTES,
+    Answer,
+    Order,
+    decode_answer,
+    decode_order,
+    encode_answer,
+    encode_order,
+)
 from hpcsched.runfolder import RunFolder
 
-_decoder: msgspec.json.Decoder[Control] = msgspec.json.Decoder(Control)
-MAX_BYTES = 1 << 16
+ANSWER_KEPT_S = 60.0
+"""Whoever has given the order has read the answer by then, or is gone."""
+_ANSWER = ".answer"
 
 
-def drop_control(folder: RunFolder, message: Control) -> Path:
-    """Hand a message to whatever driver serves this run folder. Raises RunFolderError."""
+class Letter(msgspec.Struct, frozen=True):
+    """An order and the file that it came in."""
+
+    order: Order
+    file: Path
+
+
+def drop_order(folder: RunFolder, order: Order) -> Path:
+    """Hand an order to whatever driver serves this run folder. Raises RunFolderError, MessageError."""
     name = f"{time.time_ns():020d}-{os.getpid()}"
     temporary = folder.control / f".{name}"
     try:
-        temporary.write_bytes(msgspec.json.encode(message))
+        _write(temporary, encode_order(order))
         target = folder.control / f"{name}.json"
         temporary.rename(target)
     except OSError as error:
@@ -36,32 +53,79 @@ def drop_control(folder: RunFolder, message: Control) -> Path:
     return target
 
 
-def take_controls(folder: RunFolder) -> tuple[list[Control], list[str]]:
-    """All messages that are there, and a complaint for each file that is none. Files are removed.
-
-    Only plain files of the run folder's owner are taken: a pipe would never end, a link may lead anywhere. What is no
-    file and cannot be deleted (a folder) is put out of sight under another name, so that it is complained about once.
-    """
-    messages: list[Control] = []
-    complaints: list[str] = []
+def take_answer(folder: RunFolder, order_id: str) -> Answer | None:
+    """What the driver says to an order that was dropped; None: nothing yet. It is removed."""
+    file = folder.control / f"{order_id}{_ANSWER}"
     try:
-        files = sorted(
-            path for path in folder.control.iterdir() if path.suffix == ".json" and path.name[0] != "."
-        )
-    except OSError:
-        return [], []
-    for path in files:
+        # By the folder's list: NFS asks the server for it, while it may remember that a file was not there.
+        if all(path.name != file.name for path in folder.control.iterdir()):
+            return None
+        answer = decode_answer(_read(file))
+        file.unlink(missing_ok=True)
+    except (OSError, ValueError, MessageError):
+        return None
+    return answer
+
+
+class Letterbox:
+    """The driver's side. `look` belongs to one thread; `answer` may be called from another one."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._seen: set[str] = set()
+        """Names of files that have been handed out and are still there."""
+
+    def look(self) -> tuple[list[Letter], list[str]]:
+        """The orders that are new, and a complaint for each file that is none, which is removed.
+
+        Only plain files of the run folder's owner are taken: a pipe would never end, a link may lead anywhere. What is no
+        file and cannot be deleted (a folder) is put out of sight under another name, so that it is complained about once.
+        """
+        letters: list[Letter] = []
+        complaints: list[str] = []
         try:
-            messages.append(_decoder.decode(_read(path)))
-        except (OSError, ValueError, msgspec.DecodeError) as error:
-            complaints.append(f"control message {path.name} ignored: {error}")
+            paths = sorted(path for path in self._folder.control.iterdir() if path.name[0] != ".")
+        except OSError:
+            return [], []
+        files = [path for path in paths if path.suffix == ".json"]
+        self._seen &= {path.name for path in files}
+        for path in files:
+            if path.name in self._seen:
+                continue
+            try:
+                letters.append(Letter(decode_order(_read(path)), path))
+                self._seen.add(path.name)
+            except FileNotFoundError:
+                continue  # whoever dropped it has taken it back
+            except (OSError, ValueError, MessageError) as error:
+                complaints.append(f"control message {path.name} ignored: {error}")
+                complaints += _remove(path)
+        for path in paths:
+            if path.suffix == _ANSWER and _is_old(path):
+                complaints += _remove(path)
+        return letters, complaints
+
+    def answer(self, letter: Letter, answer: Answer) -> str:
+        """The order is not looked at again. Returns what went wrong, else ""."""
+        target = self._folder.control / f"{answer.order_id}{_ANSWER}"
+        temporary = target.with_name(f".{target.name}")
+        wrong = ""
         try:
-            path.rename(path.with_name(f".refused-{path.name}")) if _is_folder(path) else path.unlink(
-                missing_ok=True
-            )
+            _write(temporary, encode_answer(answer))
+            temporary.rename(target)
         except OSError as error:
-            complaints.append(f"control message {path.name} cannot be removed: {error}")
-    return messages, complaints
+            wrong = f"the answer to control message {letter.file.name} cannot be written: {error}"
+        try:
+            letter.file.unlink(missing_ok=True)
+        except OSError as error:
+            wrong = f"control message {letter.file.name} cannot be removed: {error}"
+        return wrong
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as stream:
+        stream.write(data)
 
 
 def _read(path: Path) -> bytes:
@@ -76,5 +140,20 @@ def _read(path: Path) -> bytes:
         os.close(fd)
 
 
-def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(path.lstat().st_mode)
+def _remove(path: Path) -> list[str]:
+    """Nothing, or a complaint."""
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            path.rename(path.with_name(f".refused-{path.name}"))
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        return [f"control message {path.name} cannot be removed: {error}"]
+    return []
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > ANSWER_KEPT_S
+    except OSError:
+        return False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from hpcsched.core.ids import TrialId
 from hpcsched.driver.aside import Kept
+from hpcsched.orders import Answer, Order
 
 
 class Durable(msgspec.Struct, frozen=True):
@@ -45,25 +46,12 @@ class LeaseLost(msgspec.Struct, frozen=True):
     why: str
 
 
-class StopAsked(msgspec.Struct, frozen=True, tag="stop", tag_field="do"):
-    """`hpcsched stop RUN [TRIAL]`: the whole experiment (None) or one trial."""
+class Ordered(msgspec.Struct, frozen=True):
+    """A user's order, whichever way it came."""
 
-    trial_id: TrialId | None = None
-
-
-class ExtendAsked(msgspec.Struct, frozen=True, tag="extend", tag_field="do"):
-    """`hpcsched extend RUN 30m`."""
-
-    by_s: float
-
-
-class AddAsked(msgspec.Struct, frozen=True, tag="add", tag_field="do"):
-    """One more configuration."""
-
-    config: dict[str, Any]
-
-
-Control: TypeAlias = StopAsked | ExtendAsked | AddAsked
+    order: Order
+    answer: Callable[[Answer], None]
+    """Called once the journal holds what was done; must be quick."""
 
 
 class Inbox:

@@ -33,13 +33,13 @@ from hpcsched.core.settings import Settings
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.addresses import addresses_towards
 from hpcsched.driver.clock import Clock
-from hpcsched.driver.control import take_controls
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.folder import Start, make_run_folder, read_start, was_never_begun
 from hpcsched.driver.keeper import Chore, Keeper
 from hpcsched.driver.loop import Loop, reserve_s, write_private
 from hpcsched.driver.measured import profile_document, scaling_note
 from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
+from hpcsched.driver.orderdesk import OrderDesk
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
@@ -438,10 +438,9 @@ class _Life:
             _check_given_deadline(self._spec, past)
         elif past is not None:
             _check_own_deadline(self._spec, past, self._folder, self._environ)
+        bind = "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0"
         keys = create_keys(self._folder.keys / str(self._lease.life))
-        server = Server(
-            keys, "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0", deliver=self._inbox.put
-        )
+        server = Server(keys, bind, deliver=self._inbox.put)
         try:
             self._end_what_was_left()
             self._set_up_nodes()
@@ -460,7 +459,8 @@ class _Life:
             )
             launcher = self._launcher(probed)
             try:
-                return self._conduct(sampler, past, server, probed, channel, launcher)
+                with OrderDesk(self._folder, bind, life=self._lease.life, put=self._inbox.put) as desk:
+                    return self._conduct(sampler, past, server, desk, probed, channel, launcher)
             finally:
                 launcher.close()
         finally:
@@ -530,6 +530,7 @@ class _Life:
         sampler: Sampler,
         past: Past | None,
         server: Server,
+        desk: OrderDesk,
         probed: Probed,
         channel: Channel,
         launcher: Launcher,
@@ -609,13 +610,17 @@ class _Life:
             warm=spec.launcher.warm and spec.launcher.mpi == "none" and spec.launcher.binding == "overlap",
             first_n=0 if past is None else past.last_n,
             told={} if past is None else past.told,
+            order_ids=() if past is None else past.order_ids,
         )
-        self._lease.renew(endpoint=channel.endpoints[0])
+        self._lease.renew(
+            endpoints=desk.endpoints(self._addresses(machine), is_local=self._allocation is None),
+            server_key=desk.server_key,
+        )
         self._lease.keep_renewing(
             lost=lambda error: self._inbox.put(ib.LeaseLost(str(error))), trouble=self._lease_trouble
         )
         keeper = Keeper(
-            self._chores(loop, launcher, invented=probed.invented),
+            self._chores(loop, launcher, desk, invented=probed.invented),
             lambda name, error: self._say(f"{name}: {error}"),
         )
         first: ev.Event
@@ -662,7 +667,7 @@ class _Life:
                 self._say(f"{self._folder.profile} could not be written: {error}")
         return msgspec.structs.replace(result, scaling=note.text)
 
-    def _chores(self, loop: Loop, launcher: Launcher, *, invented: bool) -> list[Chore]:
+    def _chores(self, loop: Loop, launcher: Launcher, desk: OrderDesk, *, invented: bool) -> list[Chore]:
         def remark() -> None:
             if self._lease.record.remark != loop.stall:
                 self._lease.renew(remark=loop.stall)
@@ -677,7 +682,7 @@ class _Life:
 
         chores = [
             Chore(name="aside", period_s=ASIDE_S, do=look_again),
-            Chore(name="control", period_s=CONTROL_S, do=self._look_at_control),
+            Chore(name="control", period_s=CONTROL_S, do=desk.look_at_files),
             Chore(name="remark", period_s=CONTROL_S, do=remark),
             Chore(name="seal", period_s=SEAL_LOOK_S, do=self._sealer.now_and_then),
         ]
@@ -704,13 +709,6 @@ class _Life:
             if error is None
             else f"the lease on the run folder cannot be renewed ({error}): another driver may take the folder over"
         )
-
-    def _look_at_control(self) -> None:
-        messages, complaints = take_controls(self._folder)
-        for message in messages:
-            self._inbox.put(message)
-        for complaint in complaints:
-            self._say(complaint)
 
     def _end_what_was_left(self) -> None:
         if self._is_again:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.aside import NUM_CHECKS, Aside, Kept
 from hpcsched.driver.best import publish_best
+from hpcsched.driver.clerk import Clerk, Times
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, supervisor_peer
 from hpcsched.driver.deadline import limits
@@ -58,6 +60,7 @@ from hpcsched.launch.launcher import (
 from hpcsched.launch.zygote import script_of
 from hpcsched.launch.zygote_process import environment_fits
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, RestorePoint, SpareSpec
+from hpcsched.orders import Answer
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
 from hpcsched.topology.machine import AtomId, Machine, Node, Placement, shares_of
@@ -89,6 +92,8 @@ class _Pending(msgspec.Struct):
     """Number of the step's record in the segment."""
     actions: list[act.Action]
     reply: tuple[Crew, int] | None
+    answers: list[tuple[ib.Ordered, Answer]]
+    """To orders that wait for this record or one before it."""
     hurried: bool = False
     """What only ends things has been done before it was durable."""
 
@@ -121,6 +126,7 @@ class Loop:
         warm: bool,
         first_n: int,
         told: dict[TrialId, tuple[int, TrialState]],
+        order_ids: Collection[str],
     ) -> None:
         self._spec = spec
         self._folder = folder
@@ -151,6 +157,7 @@ class Loop:
         self._pending: deque[_Pending] = deque()
         self._n = first_n
         self._told = told
+        self._clerk = Clerk(spec, order_ids)
         self._down: set[str] = set()
         self._unread = Unread(spec.search.space)
         self._num_interrupts = 0
@@ -246,7 +253,7 @@ class Loop:
         while time.monotonic() < end and any(not crew.settled for crew in self._crews.values()):
             for item in self._inbox.take(TICK_S):
                 match item:
-                    case Arrived() | StepEnded() | StepRefused() | NodesGone():
+                    case Arrived() | StepEnded() | StepRefused() | NodesGone() | ib.Ordered():
                         self._take(item, handle=False)
                     case _:
                         pass
@@ -320,21 +327,30 @@ class Loop:
                 self._allocation_ends(at_unix_s, now)
             case ib.LeaseLost(why=why):
                 self.superseded = why
-            case ib.StopAsked(trial_id=None):
-                self._handle(ev.ShutdownRequested(time=now, save=True, why="hpcsched stop"))
-            case ib.StopAsked(trial_id=trial_id):
-                if trial_id is not None and 0 <= trial_id < len(self._scheduler.trials):
-                    self._handle(ev.TrialStopRequested(time=now, trial_id=trial_id))
-            case ib.ExtendAsked(by_s=by_s):
-                if self._file_deadline_s is not None:
-                    self._file_deadline_s += by_s
-                    self._deadline_changed("hpcsched extend", now)
-            case ib.AddAsked(config=config):
-                trial_id = TrialId(len(self._scheduler.trials))
-                self._sampler.adopt(trial_id)
-                self._handle(ev.TrialSubmitted(time=now, trial_id=trial_id, config=config))
+            case ib.Ordered():
+                self._obey(item, max(now, self._last_time))
             case _:
                 raise AssertionError(f"unknown input {item!r}")
+
+    def _obey(self, ordered: ib.Ordered, now: float) -> None:
+        """A user's order. Refusals need no record; all else is answered once the journal has it."""
+        order = ordered.order
+        times = Times(
+            now, self._began_at, self._file_deadline_s, self._allocation_ends_s, reserve_s(self._spec)
+        )
+        verdict = self._clerk.look(order, self._scheduler, times)
+        if verdict.event is not None:
+            if isinstance(verdict.event, ev.TrialSubmitted):
+                self._sampler.adopt(verdict.event.trial_id)
+            if verdict.file_deadline_s is not None:
+                self._file_deadline_s = verdict.file_deadline_s
+            self._handle(verdict.event, order_id=order.order_id)
+        if self.superseded is not None:
+            return
+        if verdict.answer.done and self._pending:
+            self._pending[-1].answers.append((ordered, verdict.answer))
+        else:
+            ordered.answer(verdict.answer)
 
     def _send_away(self, arrived: Arrived) -> None:
         """A peer of an incarnation that this life does not know: it must go."""
@@ -352,19 +368,24 @@ class Loop:
 
     _handled_until: float = 0.0
 
-    def _handle(self, event: ev.Event, reply: tuple[Crew, int] | None = None) -> None:
+    def _handle(
+        self,
+        event: ev.Event,
+        reply: tuple[Crew, int] | None = None,
+        order_id: str | msgspec.UnsetType = msgspec.UNSET,
+    ) -> None:
         if self._state is not None:
             return
         self._handled_until = max(self._handled_until, event.time)
         actions = self._scheduler.handle(event)
         self._n += 1
-        step = Step(n=self._n, event=event, actions=tuple(actions))
+        step = Step(n=self._n, event=event, actions=tuple(actions), order_id=order_id)
         try:
             record = self._writer.append(step)
         except SupersededError as error:
             self.superseded = str(error)
             return
-        self._pending.append(_Pending(record, actions, reply))
+        self._pending.append(_Pending(record, actions, reply, []))
         self._onlooker.step(event, actions)
         self._painter.take(step)
         self._tell_sampler(event)
@@ -581,6 +602,8 @@ class Loop:
                 crew, seq = pending.reply
                 reply = wire.Reply(crew.trial_id, crew.incarnation, seq, crew.leave_reason)
                 self._server.send(crew.rank_peer, reply)
+            for ordered, answer in pending.answers:
+                ordered.answer(answer)
 
     def _perform(self, action: act.Action) -> None:
         now = self._clock.now()

@@ -38,6 +38,8 @@ class Past(msgspec.Struct):
     """All that was to be deleted; the last ones may not have been."""
     told: dict[TrialId, tuple[int, TrialState]] = msgspec.field(default_factory=dict)
     """What the sampler was told (see `tell_sampler`)."""
+    order_ids: set[str] = msgspec.field(default_factory=set)
+    """Users' orders that have been carried out."""
     ends: tuple[SegmentEnd, ...] = ()
     """How far each segment was read, for the next header."""
 
@@ -84,6 +86,8 @@ def _replay(folder: RunFolder, past: Past, step: Step, sampler: Sampler) -> None
             f"`hpcsched replay {folder.root}` shows the difference"
         )
     past.last_n = step.n
+    if step.order_id is not msgspec.UNSET:
+        past.order_ids.add(step.order_id)
     past.last_time_s = max(past.last_time_s, step.event.time)
     for action in actions:
         if isinstance(action, PublishBest):

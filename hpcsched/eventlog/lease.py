@@ -49,8 +49,10 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     """Slurm job, or ""."""
     renewed_at: float
     """UNIX seconds by the holder's clock; for people, not for the age."""
-    endpoint: str = ""
-    """Where a live driver takes orders, such as "tcp://10.77.0.1:23456"; "" before it listens."""
+    endpoints: tuple[str, ...] = ()
+    """Where a live driver takes orders, such as "tcp://10.77.0.1:23456", the most useful first; () before it listens."""
+    server_key: str = ""
+    """Its public key there (CURVE, Z85); "" before it listens."""
     remark: str = ""
     """One line that `hpcsched status` shows, such as that the disk does not take records."""
     released: bool = False
@@ -182,7 +184,13 @@ class Lease:
                 f"taken over {self.folder.root}; this one (life {self.life}) writes nothing more and stops."
             )
 
-    def renew(self, *, endpoint: str | None = None, remark: str | None = None) -> None:
+    def renew(
+        self,
+        *,
+        endpoints: tuple[str, ...] | None = None,
+        server_key: str | None = None,
+        remark: str | None = None,
+    ) -> None:
         """Say that we live, and where. Raises SupersededError; OSError when the folder cannot be written at all.
 
         On a full disk the old file only gets a new time, which needs no space.
@@ -192,7 +200,8 @@ class Lease:
             changed = msgspec.structs.replace(
                 self._record,
                 renewed_at=self._wall_clock(),
-                endpoint=self._record.endpoint if endpoint is None else endpoint,
+                endpoints=self._record.endpoints if endpoints is None else endpoints,
+                server_key=self._record.server_key if server_key is None else server_key,
                 remark=self._record.remark if remark is None else remark,
             )
             try:

@@ -62,6 +62,8 @@ class Step(_Record, frozen=True, tag="step"):
     """From 1, over all lives."""
     event: Event
     actions: tuple[Action, ...] = ()
+    order_id: str | msgspec.UnsetType = msgspec.UNSET
+    """Of the user's order that this carries out; it is carried out once. Not written where there is none."""
 
 
 class Note(_Record, frozen=True, tag="note"):

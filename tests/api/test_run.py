@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hpcsched
-from hpcsched.api.run import Run, _complete
+from hpcsched.api.run import Run
 from hpcsched.api.table import Table
 from hpcsched.errors import ExperimentFileError, InputError, LaunchError, RunFolderError
 from hpcsched.eventlog.status import read_status
@@ -54,10 +54,14 @@ def test_a_live_run_is_looked_at_and_steered(live: Run, tmp_path: Path) -> None:
     trials = live.trials
     assert len(trials) == 2
     assert "0.8" in repr(trials)
-    assert "told to stop trial 0" in live.stop(0)
+    assert live.stop(0) == "trial 0 saves and leaves; it does not run again"
     wait_until(lambda: read_status(live._folder).status.trials["stopped"] == 1, "trial 0 is stopped")
     number = live.add({"height": 0.95, "step_s": 0.2})
     assert number == 2
+    with pytest.raises(InputError, match=r'"hight" is not in \[search.space\]'):
+        live.add({"hight": 0.95})
+    with pytest.raises(InputError, match="Out of range float values"):
+        live.add({"height": float("nan")})
     wait_until(lambda: live.best is not None and live.best.trial_id == 2, live.driver_log.read_text)
     assert "30m later" in live.extend("30m")
     wait_until(lambda: (live.status.deadline_s or 0) > 2000, "the deadline is later")
@@ -125,13 +129,6 @@ def test_a_folder_that_holds_a_run_is_not_begun_again(tmp_path: Path) -> None:
         hpcsched.start(job.file, run_dir=folder.root)
     with pytest.raises(InputError, match="no driver serves"):
         hpcsched.open_run(folder.root).stop(0)
-
-
-def test_a_configuration_must_have_the_names_of_the_space() -> None:
-    document = {"search": {"space": {"rate": {"uniform": [0, 1]}, "size": 64, "kind": {"constant": "a"}}}}
-    assert _complete({"rate": 5.0}, document) == {"rate": 5.0, "size": 64, "kind": "a"}
-    with pytest.raises(InputError, match=r"unknown: rat; missing: rate"):
-        _complete({"rat": 1.0}, document)
 
 
 def test_plots_are_figures(tmp_path: Path) -> None:

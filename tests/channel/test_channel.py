@@ -10,9 +10,10 @@ import pytest
 import zmq
 
 from hpcsched.channel.client import Client
+from hpcsched.channel.exchange import Rate
 from hpcsched.channel.keys import create_keys
 from hpcsched.channel.link import Link
-from hpcsched.channel.server import Rate, Server
+from hpcsched.channel.server import Server
 from hpcsched.errors import ChannelError
 from hpcsched.wire import (
     MAX_BYTES,

@@ -1,9 +1,8 @@
-"""Ports, timers, limits of time, control messages, best/."""
+"""Ports, timers, limits of time, best/."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from hpcsched.core.actions import SetTimer
 from hpcsched.core.enums import TimerKind
 from hpcsched.core.ids import TrialId
 from hpcsched.driver.best import publish_best
-from hpcsched.driver.control import MAX_BYTES, drop_control, take_controls
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.folder import Start, make_run_folder
-from hpcsched.driver.inbox import AddAsked, ExtendAsked, StopAsked
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.timers import Timers
 from hpcsched.errors import LaunchError, RunFolderError
@@ -66,40 +63,6 @@ def test_the_earlier_of_file_and_allocation_limits_the_time() -> None:
     assert deadline(195, 200) == 190
     assert deadline(None, 200) == 190
     assert deadline(500, 200, chain=True) == 500
-
-
-def test_control_messages_arrive_in_order_and_foreign_files_are_refused(tmp_path: Path) -> None:
-    folder = make_run_folder(tmp_path / "run", "text", start=Start("/here"))
-    for message in (StopAsked(TrialId(3)), ExtendAsked(60.0), AddAsked({"x": 1})):
-        drop_control(folder, message)
-    (folder.control / "zz.json").write_text("{broken")
-    (folder.control / ".half").write_text("not renamed yet")
-    (folder.control / "zzz.json").symlink_to("/etc/passwd")
-    messages, complaints = take_controls(folder)
-    assert messages == [StopAsked(TrialId(3)), ExtendAsked(60.0), AddAsked({"x": 1})]
-    assert len(complaints) == 2
-    assert take_controls(folder) == ([], [])
-
-
-def test_what_is_no_plain_file_holds_up_no_control_message_and_is_complained_about_once(
-    tmp_path: Path,
-) -> None:
-    folder = RunFolder(tmp_path)
-    folder.control.mkdir()
-    os.mkfifo(folder.control / "0-pipe.json")  # to open it would wait for a writer for ever
-    (folder.control / "0-zero.json").symlink_to("/dev/zero")
-    (folder.control / "0-folder.json").mkdir()
-    (folder.control / "0-large.json").write_bytes(b" " * (MAX_BYTES + 1))
-    drop_control(folder, StopAsked())
-    messages, complaints = take_controls(folder)
-    assert messages == [StopAsked()]
-    assert [text.split()[2] for text in complaints] == [
-        "0-folder.json",
-        "0-large.json",
-        "0-pipe.json",
-        "0-zero.json",
-    ]
-    assert take_controls(folder) == ([], [])
 
 
 def test_a_run_folder_is_refused_when_it_holds_something_else(tmp_path: Path) -> None:

@@ -99,14 +99,15 @@ def test_a_released_lease_is_free_at_once(tmp_path: Path) -> None:
     assert acquire(folder, host=a_host("n2"), pid=7, now=T + 1.0).life == 2
 
 
-def test_a_renewal_tells_the_endpoint_and_a_remark_and_keeps_them(tmp_path: Path) -> None:
+def test_a_renewal_tells_the_endpoints_their_key_and_a_remark_and_keeps_them(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     lease = taken(folder)
-    lease.renew(endpoint="tcp://10.0.0.1:23456")
+    lease.renew(endpoints=("tcp://10.0.0.1:23456",), server_key="z85")
     lease.renew(remark="disk full")
     found = read_lease(folder)
     assert found is not None
-    assert (found.endpoint, found.remark) == ("tcp://10.0.0.1:23456", "disk full")
+    assert (found.endpoints, found.server_key) == (("tcp://10.0.0.1:23456",), "z85")
+    assert found.remark == "disk full"
 
 
 def test_who_finds_a_newer_segment_is_superseded(tmp_path: Path) -> None:

@@ -29,13 +29,14 @@ from hpcsched.channel.link import Link
 from hpcsched.config.deadline import clock_time, parse_deadline
 from hpcsched.config.duration import parse_duration
 from hpcsched.config.load import parse_document, spec_of
-from hpcsched.driver.control import take_controls
+from hpcsched.driver.control import Letterbox, take_answer
 from hpcsched.errors import ExperimentFileError, HpcschedError, MessageError
 from hpcsched.eventlog.lines import LineError, encode_record, line_of, record_of
 from hpcsched.eventlog.records import Note
 from hpcsched.launch.nodelist import expand_nodelist
 from hpcsched.launch.srunerrors import classify, failed_nodelists
 from hpcsched.launch.tails import clean, tells_out_of_memory
+from hpcsched.orders import AddAsked, Answer, ExtendAsked, Order, StopAsked, encode_order
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology import slurmtext
 from hpcsched.topology.links import parse_topo_matrix
@@ -102,12 +103,21 @@ class Orders:
     def __init__(self, folder: Path) -> None:
         self._folder = RunFolder(folder)
         self._folder.control.mkdir(parents=True)
+        self._box = Letterbox(self._folder)
 
     def __call__(self, data: bytes) -> None:
-        (self._folder.control / "1.json").write_bytes(data)
-        messages, complaints = take_controls(self._folder)
-        assert len(messages) + len(complaints) == 1
+        file = self._folder.control / "1.json"
+        file.write_bytes(data)
+        letters, complaints = self._box.look()
+        assert len(letters) + len(complaints) == 1
+        for letter in letters:
+            encode_record(
+                Note(0.0, "order", data=msgspec.to_builtins(letter.order))
+            )  # the journal can hold it
+            assert not self._box.answer(letter, Answer(letter.order.order_id, False, "no"))
+            assert take_answer(self._folder, letter.order.order_id) is not None
         assert not list(self._folder.control.iterdir())
+        self._box.look()
 
 
 class Experiments:
@@ -211,12 +221,12 @@ def fuzz(num: int, seed: int, complain: Callable[[str], None]) -> dict[str, floa
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         orders = [
-            msgspec.json.encode(each)
-            for each in (
-                {"do": "stop"},
-                {"do": "stop", "trial_id": 3},
-                {"do": "extend", "by_s": 60.0},
-                {"do": "add", "config": {"x": [1, {"y": None}]}},
+            encode_order(Order("0123456789abcdef" * 2, 1, ask))
+            for ask in (
+                StopAsked(),
+                StopAsked(3),
+                ExtendAsked(60.0),
+                AddAsked({"x": [1, {"y": None}]}),
             )
         ]
         targets: list[tuple[str, float, list[bytes], Target]] = [
