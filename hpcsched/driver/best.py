@@ -11,17 +11,21 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpcsched.runfolder import RunFolder
 
 
-def publish_best(folder: RunFolder, checkpoint: Path, facts: dict[str, Any]) -> None:
+def publish_best(
+    folder: RunFolder, checkpoint: Path, facts: dict[str, Any], still_ours: Callable[[], bool] = lambda: True
+) -> None:
     """Make `best/` hold this checkpoint: `checkpoint/` (all its files), `model.pt`, `best.json`.
 
     Publishing the same checkpoint again changes nothing but `best.json`'s place. Raises OSError (disk full, ...):
-    the old best then still stands.
+    the old best then still stands. `still_ours` is asked when all is ready: where another driver has taken the run folder over
+    meanwhile, its best stands.
     """
     name = f".best-{facts['trial_id']}-{facts['incarnation']}-{facts['training_iteration']}"
     target = folder.root / name
@@ -46,8 +50,13 @@ def publish_best(folder: RunFolder, checkpoint: Path, facts: dict[str, Any]) -> 
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
+        if not still_ours():
+            shutil.rmtree(fresh, ignore_errors=True)
+            return
         shutil.rmtree(target, ignore_errors=True)
         fresh.rename(target)
+    elif not still_ours():
+        return
     link = folder.root / ".best.link"
     with contextlib.suppress(FileNotFoundError):
         link.unlink()

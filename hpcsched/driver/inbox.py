@@ -40,6 +40,12 @@ class Checked(msgspec.Struct, frozen=True):
     """Why they cannot be used; None: they can."""
 
 
+class Said(msgspec.Struct, frozen=True):
+    """A thread has something to tell the user."""
+
+    text: str
+
+
 class LeaseLost(msgspec.Struct, frozen=True):
     """Another driver owns the run folder now."""
 

@@ -12,9 +12,7 @@ of their own and put what they learn into the inbox.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Collection
@@ -35,11 +33,11 @@ from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.aside import NUM_CHECKS, Aside, Kept
-from hpcsched.driver.best import publish_best
 from hpcsched.driver.clerk import Clerk, Times
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, supervisor_peer
 from hpcsched.driver.deadline import limits
+from hpcsched.driver.filing import Filing
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
@@ -49,6 +47,7 @@ from hpcsched.driver.told import tell_sampler
 from hpcsched.driver.unread import Unread
 from hpcsched.errors import SupersededError
 from hpcsched.eventlog.journal import JournalWriter
+from hpcsched.eventlog.reader import segments_of
 from hpcsched.eventlog.records import Note, Step
 from hpcsched.launch.launcher import (
     Launcher,
@@ -75,6 +74,10 @@ STALL_S = 2.0
 """The journal has not become durable for so long: whatever only ends things is done without it."""
 END_STALL_S = 5.0
 """The experiment is to end and the journal has not become durable for so long: it ends without it."""
+FILES_S = 5.0
+"""A run that can be resumed waits so long at its end for `best/` and deletions."""
+FILES_LAST_S = 600.0
+"""One that is finished, so long: where there are no hard links `best/` is a copy, and the run's whole worth."""
 END_WAIT_S = 20.0
 """Longest wait for the last trials when the experiment is over."""
 
@@ -165,7 +168,11 @@ class Loop:
         self.superseded: str | None = None
         self.why = ""
         """Why it ended."""
-        self._deleting: list[threading.Thread] = []
+        self._filing = Filing(
+            folder,
+            lambda text: inbox.put(ib.Said(text)),
+            still_ours=lambda: max(segments_of(folder), default=0) <= writer.life,
+        )
         self._stall = ""
 
     @property
@@ -243,7 +250,7 @@ class Loop:
             self.why = f"{self._scheduler.why_ended}; but the journal cannot be written ({self._stall}), so that it does not say so"
 
     def wind_up(self) -> None:
-        """After the end: whoever still runs is killed, deletions are finished, the writer has written all."""
+        """After the end: whoever still runs is killed, files are put in order, the writer has written all."""
         end = time.monotonic() + END_WAIT_S
         for number, _ in self._spares.drop_all():
             self._end_spare(number)
@@ -253,14 +260,25 @@ class Loop:
         while time.monotonic() < end and any(not crew.settled for crew in self._crews.values()):
             for item in self._inbox.take(TICK_S):
                 match item:
-                    case Arrived() | StepEnded() | StepRefused() | NodesGone() | ib.Ordered():
+                    case Arrived() | StepEnded() | StepRefused() | NodesGone() | ib.Ordered() | ib.Said():
                         self._take(item, handle=False)
                     case _:
                         pass
             for crew in self._crews.values():
                 self._effect(crew, crew.tick(self._clock.now()), handle=False)
-        for thread in self._deleting:
-            thread.join(timeout=10.0)
+        if self.superseded is not None:
+            self._filing.drop()
+            return
+        limit_s = FILES_LAST_S if self._state is ExperimentState.FINISHED else FILES_S
+        done = self._filing.close(limit_s)
+        for item in self._inbox.take(0.0):
+            if isinstance(item, ib.Said):
+                self._take(item)
+        if not done:
+            cure = (
+                f"`best/` may be an older one; `hpcsched run --resume {self._folder.root}` puts it in order"
+            )
+            self._note(f"not all files were put in order within {limit_s:g} s: {cure}", self._clock.now())
 
     def redo(self, best: act.PublishBest | None, deletions: list[act.DeleteCheckpoint]) -> None:
         """What the last life had decided and may not have done any more; doing it twice changes nothing."""
@@ -273,7 +291,7 @@ class Loop:
             ref = deletion.checkpoint
             path = self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
             if path.exists():
-                self._delete(path)
+                self._filing.delete(path)
 
     # ---- in
 
@@ -325,6 +343,8 @@ class Loop:
                 self._signal(name, now)
             case ib.AllocationEnds(at_unix_s=at_unix_s):
                 self._allocation_ends(at_unix_s, now)
+            case ib.Said(text=text):
+                self._note(text, now)
             case ib.LeaseLost(why=why):
                 self.superseded = why
             case ib.Ordered():
@@ -623,7 +643,9 @@ class Loop:
             case act.PublishBest():
                 self._publish(action, now)
             case act.DeleteCheckpoint(checkpoint=ref):
-                self._delete(self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration))
+                self._filing.delete(
+                    self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
+                )
             case act.SuspendExperiment():
                 self._state = ExperimentState.SUSPENDED
                 self.why = action.because
@@ -757,21 +779,12 @@ class Loop:
             "config": self._scheduler.trials[ref.trial_id].config,
             "saved_s": round(now, 3),
         }
-        try:
-            publish_best(self._folder, source, facts)
-        except OSError as error:
-            self._note(f"best/ could not be updated, the old one stands: {error}", now)
-
-    def _delete(self, path: Path) -> None:
-        self._deleting = [thread for thread in self._deleting if thread.is_alive()]
-        thread = threading.Thread(target=shutil.rmtree, args=(path,), kwargs={"ignore_errors": True})
-        thread.start()
-        self._deleting.append(thread)
+        self._filing.publish(source, facts)
 
     def _delete_unfinished(self, incarnation: Path) -> None:
         """What saves that were killed have left behind: nothing reads it, and it would never be deleted else."""
         for path in incarnation.glob("checkpoint-*.tmp-*"):
-            self._delete(path)
+            self._filing.delete(path)
 
     def _forget(self, crew: Crew) -> None:
         self._delete_unfinished(self._folder.incarnation(crew.trial_id, crew.incarnation))
