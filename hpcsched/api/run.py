@@ -130,29 +130,14 @@ class Run:
 
         return load(self.folder)
 
-    def plot(
-        self,
-        what: Literal[
-            "best", "holders", "curves", "use", "rungs", "sizes", "restart", "importance", "parallel"
-        ] = "best",
-    ) -> Any:
-        """A matplotlib figure; a notebook shows it inline. Raises InputError for another name."""
-        from hpcsched.report import figures, search_figures
+    def plot(self, what: str = "best_score") -> Any:
+        """A matplotlib figure; a notebook shows it inline. Its names are those of the files of `hpcsched report --figures`
+        (`hpcsched.report.figures.FIGURES`). Raises InputError for another name."""
+        from hpcsched.report.figures import FIGURES
 
-        drawers = {
-            "best": figures.best_score,
-            "holders": figures.holders,
-            "curves": figures.learning_curves,
-            "use": figures.utilisation,
-            "rungs": search_figures.rungs,
-            "sizes": search_figures.curves_by_atoms,
-            "restart": search_figures.restart_cost,
-            "importance": search_figures.importance,
-            "parallel": search_figures.parallel,
-        }
-        if what not in drawers:
-            raise InputError(f"plot({what!r}): there are {', '.join(drawers)}")
-        return drawers[what](self.log)
+        if what not in FIGURES:
+            raise InputError(f"plot({what!r}): there are {', '.join(FIGURES)}")
+        return FIGURES[what](self.log)
 
     def report(self) -> Path:
         """Write the HTML page and return its path."""

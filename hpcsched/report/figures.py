@@ -258,7 +258,7 @@ FIGURES: dict[str, Callable[[RunLog], Figure]] = {
     "importance": search_figures.importance,
     "parallel": search_figures.parallel,
 }
-"""By the name of their files."""
+"""By name: of their files, and for `run.plot`."""
 FORMATS = ("png", "svg", "pdf")
 PAPER_DPI = 300
 

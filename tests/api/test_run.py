@@ -133,11 +133,13 @@ def test_a_folder_that_holds_a_run_is_not_begun_again(tmp_path: Path) -> None:
 
 def test_plots_are_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
+    from hpcsched.report.figures import FIGURES
+
     run = hpcsched.open_run(a_run(tmp_path, deadline_s=20.0).root)
-    for what in ("best", "holders", "curves", "use", "rungs", "sizes", "restart", "importance", "parallel"):
+    for what in FIGURES:
         assert run.plot(what).get_axes()
-    with pytest.raises(InputError, match="best, holders"):
-        run.plot("nonsense")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=", ".join(FIGURES)):
+        run.plot("nonsense")
 
 
 def test_a_table_displays_well_and_harmlessly() -> None:
