@@ -117,11 +117,10 @@ class Run:
 
     def explain(self, trial: int) -> Words:
         """Why a trial waits, was paused, resized or stopped. Raises InputError when there is no such trial."""
-        from hpcsched.eventlog.reader import read_journal
-        from hpcsched.report.story import tell, text_of
+        from hpcsched.report.story import story_of, text_of
 
         self._require()
-        return Words(text_of(tell(read_journal(self._folder), trial)))
+        return Words(text_of(story_of(self._folder, trial)))
 
     @property
     def log(self) -> RunLog:

@@ -19,9 +19,9 @@ def command(
     """
     import msgspec
 
-    from hpcsched.eventlog.reader import read_journal
-    from hpcsched.report.story import tell, text_of
+    from hpcsched.cli.patience import said
+    from hpcsched.report.story import story_of, text_of
     from hpcsched.runfolder import RunFolder
 
-    story = tell(read_journal(RunFolder(run)), trial)
+    story = story_of(RunFolder(run), trial, said)
     typer.echo(msgspec.json.encode(story).decode() if as_json else text_of(story))

@@ -83,6 +83,12 @@ def log_files(
         raise InputError(f"{folder.root}: no run folder (no journal/ in it)")
     launches = sorted(int(path.name) for path in home.glob("*") if path.name.isdigit())
     if not launches:
+        from hpcsched.core.words import no_such_trial
+        from hpcsched.eventlog.status import read_status
+
+        num = len(read_status(folder).run.scheduler.trials)
+        if trial >= num:
+            raise InputError(f"{folder.root}: {no_such_trial(trial, num)}")
         raise InputError(
             f"trial {trial}: was never launched in {folder.root}; `hpcsched explain` says what it waits for"
         )

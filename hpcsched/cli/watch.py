@@ -26,8 +26,8 @@ def command(
 
     from hpcsched.cli.extend import extend_by
     from hpcsched.cli.stop import stop_one
-    from hpcsched.eventlog.reader import read_journal, require_journal
-    from hpcsched.report.story import tell, text_of
+    from hpcsched.eventlog.reader import require_journal
+    from hpcsched.report.story import story_of, text_of
     from hpcsched.runfolder import RunFolder, neat
     from hpcsched.screen.keys import Keys
     from hpcsched.screen.watching import Orders, once, watch
@@ -39,7 +39,7 @@ def command(
         once(folder, console)
         return
     orders = Orders(
-        explain=lambda trial: text_of(tell(read_journal(folder), trial)),
+        explain=lambda trial: text_of(story_of(folder, trial)),
         logs=lambda trial: last_of_logs(folder, trial),
         stop=lambda trial: stop_one(run, trial),
         extend=lambda by: extend_by(run, by),

@@ -1,4 +1,4 @@
-"""Numbers in the sentences of `because`: scores as the user's own metric, and atoms in the singular and plural."""
+"""Numbers in sentences: scores as the user's own metric, atoms in the singular and plural, trials that there are."""
 
 from __future__ import annotations
 
@@ -28,3 +28,15 @@ def atoms(num: int) -> str:
 def atoms_are(num: int) -> str:
     """ "1 atom is", "2 atoms are"."""
     return f"{atoms(num)} {'is' if num == 1 else 'are'}"
+
+
+def no_such_trial(trial_id: int, num_trials: int) -> str:
+    """For whoever has given the number of a trial that does not exist; the run is named before it."""
+    match num_trials:
+        case 0:
+            known = "there is none yet"
+        case 1:
+            known = "there is only trial 0"
+        case _:
+            known = f"there are 0 to {num_trials - 1}"
+    return f"there is no trial {trial_id}; {known}"

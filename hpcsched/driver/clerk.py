@@ -20,6 +20,7 @@ from hpcsched.core.enums import ExperimentState, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.transitions import ENDED
+from hpcsched.core.words import no_such_trial
 from hpcsched.driver.deadline import Limits, limits
 from hpcsched.orders import AddAsked, Answer, ExtendAsked, Order, StopAsked
 
@@ -127,9 +128,7 @@ class Clerk:
 
 def _stop(order: Order, trial_id: TrialId, scheduler: Scheduler, now: float) -> Verdict:
     if trial_id >= len(scheduler.trials):
-        num = len(scheduler.trials)
-        known = "there is none yet" if not num else f"there are 0 to {num - 1}"
-        return _refused(order, f"trial {trial_id}: no such trial; {known}")
+        return _refused(order, no_such_trial(trial_id, len(scheduler.trials)))
     trial = scheduler.trials[trial_id]
     event = ev.TrialStopRequested(time=now, trial_id=trial_id)
     if trial.state in ENDED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -10,12 +10,14 @@ from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.core.enums import AtomState, Outcome, PreemptReason, TimerKind, TrialState
 from hpcsched.core.ids import TrialId
-from hpcsched.core.words import atoms
+from hpcsched.core.words import atoms, no_such_trial
 from hpcsched.errors import InputError
+from hpcsched.eventlog.reader import JournalReader, require_journal
 from hpcsched.eventlog.records import End, Note, Record, Step
 from hpcsched.eventlog.state import RunState
 from hpcsched.eventlog.status import aside_of
 from hpcsched.report.text import clean, clean_line, clean_reason, duration
+from hpcsched.runfolder import RunFolder
 from hpcsched.topology.machine import AtomId, Machine, Placement, shares_of
 
 _LEAVING = {
@@ -56,6 +58,20 @@ class Story(msgspec.Struct, frozen=True):
     state: TrialState
     now: str
     """What it is doing, or why it waits, at the end of the log."""
+
+
+def story_of(
+    folder: RunFolder,
+    trial_id: int,
+    reading: Callable[[JournalReader], Iterable[Record]] = JournalReader.poll,
+) -> Story:
+    """Of a run. `reading`: the records, for whoever wants to say how far it is. Raises InputError when there is no such trial, and as
+    `read_journal`."""
+    require_journal(folder)
+    try:
+        return tell(reading(JournalReader(folder)), trial_id)
+    except InputError as error:
+        raise InputError(f"{folder.root}: {error}") from error
 
 
 def tell(records: Iterable[Record], trial_id: int) -> Story:
@@ -243,8 +259,7 @@ class _Teller:
     def story(self) -> Story:
         trials = self._run.scheduler.trials
         if not 0 <= self._trial_id < len(trials):
-            known = "there is none yet" if not trials else f"they are 0 to {len(trials) - 1}"
-            raise InputError(f"trial {self._trial_id}: no such trial; {known}")
+            raise InputError(no_such_trial(self._trial_id, len(trials)))
         self._tell_reports()
         self._tell_failed_saves()
         trial = trials[self._trial_id]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,7 @@ import pytest
 
 from hpcsched.core.actions import PreemptTrial
 from hpcsched.core.enums import ExperimentState
+from hpcsched.core.events import TrialSubmitted
 from hpcsched.eventlog.reader import read_journal
 from hpcsched.eventlog.records import End, Step
 from hpcsched.runfolder import RunFolder
@@ -34,6 +37,12 @@ def call(*words: object, expect: int = 0) -> str:
     assert done.returncode == expect, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr if expect else done.stdout
+
+
+def read_journal_trials(folder: RunFolder) -> Iterator[int]:
+    for record in read_journal(folder):
+        if isinstance(record, Step) and isinstance(record.event, TrialSubmitted):
+            yield record.event.trial_id
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +75,6 @@ def test_status_of_a_failed_run_says_why(tmp_path: Path) -> None:
 
 def test_explain_tells_a_story(folder: RunFolder) -> None:
     assert "because" in call("explain", folder.root, 2)
-    assert "they are 0 to 11" in call("explain", folder.root, 99, expect=2)
 
 
 def test_replay_counts_what_is_equal_or_shows_the_first_difference(tmp_path: Path) -> None:
@@ -104,7 +112,19 @@ def test_logs_show_what_ranks_wrote_and_cannot_steer_the_terminal(folder: RunFol
     assert call(*first, "--supervisor") == "started\n"
     assert "no rank 7" in call(*first, "--rank", 7, expect=2)
     assert "no incarnation 9" in call("logs", folder.root, 0, "--incarnation", 9, expect=2)
-    assert "never launched" in call("logs", folder.root, 99, expect=2)
+
+
+def test_a_trial_that_does_not_exist_is_told_alike_everywhere(folder: RunFolder, tmp_path: Path) -> None:
+    num = len(list(read_journal_trials(folder)))
+    wanted = f"hpcsched: {folder.root}: there is no trial 99; there are 0 to {num - 1}\n"
+    for command in ("explain", "logs"):
+        assert call(command, folder.root, 99, expect=2) == wanted
+
+
+def test_a_trial_that_was_never_launched_has_no_logs(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    shutil.rmtree(folder.trials / "0", ignore_errors=True)
+    assert "trial 0: was never launched" in call("logs", folder.root, 0, expect=2)
 
 
 def test_logs_that_are_empty_say_so_and_which_launch_wrote(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_order_is_answered_over_the_endpoint_and_without_one_by_a_file(tmp_pa
     assert (told.returncode, told.stdout) == (0, "it is trial 2\n"), told.stderr
     told = run.command("stop", root, "99")
     assert told.returncode == 2
-    assert "trial 99: no such trial; there are 0 to 2" in told.stderr
+    assert "there is no trial 99; there are 0 to 2" in told.stderr
     (step,) = [step for step in run.steps() if isinstance(step.event, ev.DeadlineChanged)]
     assert step.order_id is not msgspec.UNSET, "in the journal before it is answered"
 
@@ -67,7 +67,7 @@ def test_an_order_is_answered_over_the_endpoint_and_without_one_by_a_file(tmp_pa
     assert answer is not None
     assert answer.text == "trial 0 saves and leaves; it does not run again"
     assert run.events(ev.TrialStopRequested, trial_id=0)
-    with pytest.raises(InputError, match="no such trial"):
+    with pytest.raises(InputError, match="there is no trial 99"):
         give_order(unreachable(run), StopAsked(99))
     assert not list(run.folder.control.iterdir())
 

@@ -86,7 +86,7 @@ def test_a_new_life_is_part_of_the_story(tmp_path: Path) -> None:
 
 def test_an_unknown_trial_is_an_input_error_that_says_which_there_are(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
-    with pytest.raises(InputError, match="they are 0 to 11"):
+    with pytest.raises(InputError, match="there are 0 to 11"):
         story_of(folder, 99)
 
 
