@@ -14,9 +14,14 @@ from hpcsched.errors import HpcschedError
 
 
 class Chore(msgspec.Struct):
-    """`do` is called every `period_s` at least; what it raises is given to `trouble` (once until it works again)."""
+    """`do` is called every `period_s` at least; what it raises is told (once until it works again)."""
 
     name: str
+    """Of its thread."""
+    what: str
+    """In the trouble it makes: what was tried ("to ..."), ..."""
+    meanwhile: str
+    """... and what holds until it works again."""
     period_s: float
     do: Callable[[], None]
     next_at: float = 0.0
@@ -26,9 +31,9 @@ class Chore(msgspec.Struct):
 class Keeper:
     """Runs chores, each in its turn, until closed."""
 
-    def __init__(self, chores: list[Chore], trouble: Callable[[str, Exception], None]) -> None:
+    def __init__(self, chores: list[Chore], say: Callable[[str], None]) -> None:
         self._chores = chores
-        self._trouble = trouble
+        self._say = say
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(chore,), name=f"keeper-{chore.name}", daemon=True)
@@ -47,10 +52,17 @@ class Keeper:
                 chore.failing = False
             except (OSError, HpcschedError) as error:
                 if not chore.failing:
-                    self._trouble(chore.name, error)
+                    self._say(_in_words(chore, error))
                 chore.failing = True
 
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout=2.0)
+
+
+def _in_words(chore: Chore, error: Exception) -> str:
+    why = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"could not {chore.what}: {why}; it is tried again every {chore.period_s:g} s, and until then {chore.meanwhile}"

@@ -621,7 +621,7 @@ class _Life:
         )
         keeper = Keeper(
             self._chores(loop, launcher, desk, invented=probed.invented),
-            lambda name, error: self._say(f"{name}: {error}"),
+            self._say,
         )
         first: ev.Event
         if past is None:
@@ -681,10 +681,28 @@ class _Life:
                 self._inbox.put(ib.Checked(kept, why))
 
         chores = [
-            Chore(name="aside", period_s=ASIDE_S, do=look_again),
-            Chore(name="control", period_s=CONTROL_S, do=desk.look_at_files),
-            Chore(name="remark", period_s=CONTROL_S, do=remark),
-            Chore(name="seal", period_s=SEAL_LOOK_S, do=self._sealer.now_and_then),
+            Chore("aside", "look again at GPUs that were set aside", "they stay aside", ASIDE_S, look_again),
+            Chore(
+                "control",
+                "look for orders in control/",
+                "those that are left there as files wait",
+                CONTROL_S,
+                desk.look_at_files,
+            ),
+            Chore(
+                "remark",
+                "write into driver.json how the disk does",
+                "`hpcsched status` and `watch` do not say so",
+                CONTROL_S,
+                remark,
+            ),
+            Chore(
+                "seal",
+                "bring log.h5 up to date",
+                "it is as old as its last version; the journal has everything",
+                SEAL_LOOK_S,
+                self._sealer.now_and_then,
+            ),
         ]
         allocation = self._allocation
         if allocation is not None:
@@ -699,8 +717,18 @@ class _Life:
                 for node in watch.back(sorted(loop.down_nodes), time.monotonic()):
                     self._inbox.put(ib.NodeBack(node))
 
-            chores.append(Chore(name="allocation", period_s=ALLOCATION_S, do=ask_end))
-            chores.append(Chore(name="nodes", period_s=NODES_S, do=try_nodes))
+            chores.append(
+                Chore(
+                    "allocation",
+                    "ask Slurm for the job's end",
+                    "the end that was known before counts",
+                    ALLOCATION_S,
+                    ask_end,
+                )
+            )
+            chores.append(
+                Chore("nodes", "try the nodes that are down", "none of them comes back", NODES_S, try_nodes)
+            )
         return chores
 
     def _lease_trouble(self, error: OSError | None) -> None:

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from hpcsched.driver.keeper import Chore, Keeper
+from hpcsched.errors import LaunchError
+
+LIMIT_S = 10.0
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/run/driver.json"), "/run/driver.json: No such file or directory"),
+        (OSError("odd"), "odd"),
+        (LaunchError("squeue does not answer"), "squeue does not answer"),
+    ],
+)  # fmt: skip
+def test_trouble_says_what_was_tried_on_which_file_and_what_follows_once(error: Exception, why: str) -> None:
+    said: list[str] = []
+    third, works = threading.Event(), threading.Event()
+    calls = 0
+
+    def do() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            third.set()
+        if calls < 4:
+            raise error
+        works.set()
+
+    chore = Chore("x", "write into driver.json", "`hpcsched status` does not say so", 0.01, do)
+    keeper = Keeper([chore], said.append)
+    keeper.start()
+    assert third.wait(LIMIT_S)
+    assert works.wait(LIMIT_S)
+    keeper.close()
+    assert said == [
+        f"could not write into driver.json: {why}; it is tried again every 0.01 s, and until then `hpcsched status` does not say so"
+    ]
