@@ -628,7 +628,7 @@ class _Life:
             first = ev.ExperimentBegan(time=now, machine=machine, deadline_s=limit.deadline_s)
         else:
             first = ev.ExperimentResumed(time=now, machine=machine, deadline_s=limit.deadline_s)
-            loop.redo(past.best, past.deletions)
+            loop.redo(past.best, past.undone)
         keeper.start()
         try:
             state = loop.run(first)

@@ -44,6 +44,7 @@ from hpcsched.driver.spares import Spares
 from hpcsched.driver.suspects import NUM_LOSSES, NUM_TRIALS, Suspects
 from hpcsched.driver.timers import Timers
 from hpcsched.driver.told import tell_sampler
+from hpcsched.driver.undone import Undone
 from hpcsched.driver.unread import Unread
 from hpcsched.errors import SupersededError
 from hpcsched.eventlog.journal import JournalWriter
@@ -280,15 +281,13 @@ class Loop:
             )
             self._note(f"not all files were put in order within {limit_s:g} s: {cure}", self._clock.now())
 
-    def redo(self, best: act.PublishBest | None, deletions: list[act.DeleteCheckpoint]) -> None:
+    def redo(self, best: act.PublishBest | None, undone: Undone) -> None:
         """What the last life had decided and may not have done any more; doing it twice changes nothing."""
         if best is not None:
             self._publish(best, self._clock.now())
-        for trial in self._scheduler.trials:
-            for number in range(1, trial.incarnation + 1):
-                self._delete_unfinished(self._folder.incarnation(trial.trial_id, number))
-        for deletion in deletions:
-            ref = deletion.checkpoint
+        for trial_id, incarnation in undone.incarnations():
+            self._delete_unfinished(self._folder.incarnation(trial_id, incarnation))
+        for ref in undone.deletions():
             path = self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
             if path.exists():
                 self._filing.delete(path)

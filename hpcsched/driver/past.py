@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from hpcsched.core import events as ev
-from hpcsched.core.actions import DeleteCheckpoint, PublishBest
+from hpcsched.core.actions import PublishBest
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.told import tell_sampler
+from hpcsched.driver.undone import Undone
 from hpcsched.errors import LogError, ReplayDiffersError
 from hpcsched.eventlog.reader import JournalReader
 from hpcsched.eventlog.records import End, Header, SegmentEnd, Step
@@ -34,8 +35,8 @@ class Past(msgspec.Struct):
     """Seconds since the experiment began, of the latest event."""
     best: PublishBest | None = None
     """The last word on the best; it may not have been carried out."""
-    deletions: list[DeleteCheckpoint] = msgspec.field(default_factory=list)
-    """All that was to be deleted; the last ones may not have been."""
+    undone: Undone = msgspec.field(default_factory=Undone)
+    """What it may not have tidied up any more."""
     told: dict[TrialId, tuple[int, TrialState]] = msgspec.field(default_factory=dict)
     """What the sampler was told (see `tell_sampler`)."""
     order_ids: set[str] = msgspec.field(default_factory=set)
@@ -92,6 +93,5 @@ def _replay(folder: RunFolder, past: Past, step: Step, sampler: Sampler) -> None
     for action in actions:
         if isinstance(action, PublishBest):
             past.best = action
-        elif isinstance(action, DeleteCheckpoint):
-            past.deletions.append(action)
+    past.undone.take(step)
     tell_sampler(sampler, past.scheduler, step.event, past.told)
