@@ -48,6 +48,10 @@ class RunFolder(msgspec.Struct, frozen=True):
         return self.keys / str(life) / "orders"
 
     @property
+    def setup(self) -> Path:
+        return self.root / "setup.json"
+
+    @property
     def log(self) -> Path:
         return self.root / "log.h5"
 

@@ -64,17 +64,12 @@ def command(
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     root = run_dir or target.absolute().parent / "runs" / f"profile-{stamp}-{os.getpid()}"
     was_there = root.exists()
-    try:
-        result = run_experiment(
-            Request(target=target, run_dir=root, overrides=overrides),
-            environ=os.environ,
-            argv=tuple(sys.argv),
-            roles=touring(iterations, chosen),
-        )
-    except InputError:
-        if not was_there and not (root / "journal").exists():
-            shutil.rmtree(root, ignore_errors=True)  # nothing was begun
-        raise
+    result = run_experiment(
+        Request(target=target, run_dir=root, overrides=overrides),
+        environ=os.environ,
+        argv=tuple(sys.argv),
+        roles=touring(iterations, chosen),
+    )
     if not result.folder.segment(1).exists():  # a signal has ended it while it started, and it has said so
         if not was_there:
             shutil.rmtree(root, ignore_errors=True)

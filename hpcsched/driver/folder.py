@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ from hpcsched.errors import RunFolderError
 from hpcsched.runfolder import RunFolder, neat
 
 LEAST_FREE_MB = 64
+SETUP_LOGS = "setup-*.log"
+"""All that a refused start leaves in its folder: its refusal speaks of them."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -71,7 +74,9 @@ def make_run_folder(root: Path, experiment_text: str, *, start: Start | None) ->
         is_fresh = was_never_begun(folder) and (
             not folder.experiment.exists() or folder.experiment.read_bytes() == experiment_text.encode()
         )
-        has_something = folder.root.is_dir() and any(folder.root.iterdir())
+        has_something = folder.root.is_dir() and any(
+            not path.match(SETUP_LOGS) for path in folder.root.iterdir()
+        )
     except OSError as error:
         raise RunFolderError(
             f"{root}: cannot be looked into: {error.strerror or error}. Give another folder with --run-dir"
@@ -115,3 +120,17 @@ def make_run_folder(root: Path, experiment_text: str, *, start: Start | None) ->
             "to begin). Free space or give another folder with --run-dir"
         )
     return folder
+
+
+def unmake_run_folder(folder: RunFolder, *, keep_root: bool) -> None:
+    """After a start that was refused: the corrected one shall find the folder as this one did. Does nothing where something was
+    recorded. What `[setup]` printed stays, for the refusal speaks of it. Call it while nobody else can have the folder; never raises."""
+    with contextlib.suppress(OSError):
+        if not was_never_begun(folder):
+            return
+        for file in (folder.experiment, folder.start, folder.lease, folder.machine, folder.setup):
+            file.unlink(missing_ok=True)
+        for part in (folder.journal, folder.keys, folder.trials, folder.control):
+            shutil.rmtree(part, ignore_errors=True)
+        if not keep_root:
+            folder.root.rmdir()

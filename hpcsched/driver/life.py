@@ -34,7 +34,7 @@ from hpcsched.driver import inbox as ib
 from hpcsched.driver.addresses import addresses_towards
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.deadline import limits
-from hpcsched.driver.folder import Start, make_run_folder, read_start, was_never_begun
+from hpcsched.driver.folder import Start, make_run_folder, read_start, unmake_run_folder, was_never_begun
 from hpcsched.driver.keeper import Chore, Keeper
 from hpcsched.driver.loop import Loop, reserve_s, write_private
 from hpcsched.driver.measured import profile_document, scaling_note
@@ -52,6 +52,7 @@ from hpcsched.driver.signals import Signals, StartInterrupted
 from hpcsched.driver.whereabouts import meant, must_move, run_on_node, run_words
 from hpcsched.errors import (
     AllocationError,
+    HpcschedError,
     InputError,
     LaunchError,
     LogError,
@@ -59,7 +60,7 @@ from hpcsched.errors import (
     SupersededError,
 )
 from hpcsched.eventlog.journal import JournalWriter
-from hpcsched.eventlog.lease import Lease, acquire
+from hpcsched.eventlog.lease import Lease, acquire, read_lease
 from hpcsched.eventlog.reader import JournalReader
 from hpcsched.eventlog.records import End, Header
 from hpcsched.eventlog.status import read_status
@@ -135,10 +136,12 @@ def run_experiment(
         spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=_say
     ):
         return _run_on_node(asked, spec, root, allocation, environ, stream)
+    was_there = root.exists()
     folder = make_run_folder(root, spec.text, start=start)
     inbox = ib.Inbox()
     with Signals(lambda name: inbox.put(ib.SignalCaught(meant(name, environ)))) as signals:
         lease: Lease | None = None
+        is_refused = False
         is_again = folder.lease.exists()
         try:
             lease = acquire(folder, job_id="" if allocation is None else allocation.job_id)
@@ -163,9 +166,22 @@ def run_experiment(
             if lease is not None and is_again:
                 end_orphans(folder, None if allocation is None else allocation.job_id, environ)
             return _interrupted(folder, meant(str(caught), environ))
+        except HpcschedError:
+            is_refused = not asked.resume and lease is not None and _is_ours(folder, lease)
+            raise
         finally:
             if lease is not None:
                 lease.release()
+            if is_refused:
+                unmake_run_folder(folder, keep_root=was_there)
+
+
+def _is_ours(folder: RunFolder, lease: Lease) -> bool:
+    """Nobody else has taken the folder since."""
+    try:
+        return read_lease(folder) == lease.record
+    except RunFolderError:
+        return False
 
 
 def _interrupted(folder: RunFolder, name: str) -> Result:

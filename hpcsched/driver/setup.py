@@ -56,7 +56,7 @@ def set_up_nodes(
 
     nodes: of the job; empty: this machine alone, without Slurm. Raises AllocationError when no node is ready.
     """
-    record = folder.root / "setup.json"
+    record = folder.setup
     before = _read(record)
     ready = (
         set(before.nodes)

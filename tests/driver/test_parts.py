@@ -12,7 +12,7 @@ from hpcsched.core.enums import TimerKind
 from hpcsched.core.ids import TrialId
 from hpcsched.driver.best import publish_best
 from hpcsched.driver.deadline import limits
-from hpcsched.driver.folder import Start, make_run_folder
+from hpcsched.driver.folder import Start, make_run_folder, unmake_run_folder
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.timers import Timers
 from hpcsched.errors import LaunchError, RunFolderError
@@ -71,6 +71,30 @@ def test_a_run_folder_is_refused_when_it_holds_something_else(tmp_path: Path) ->
         make_run_folder(tmp_path, "text", start=Start("/here"))
     with pytest.raises(RunFolderError, match="no run here to resume"):
         make_run_folder(tmp_path, "text", start=None)
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_run_folder_is_unmade_only_as_long_as_nothing_was_recorded(tmp_path: Path, was_there: bool) -> None:
+    root = tmp_path / "run"
+    if was_there:
+        root.mkdir()
+    folder = make_run_folder(root, "text", start=Start("/here"))
+    segment = folder.segment(1)
+    segment.write_text("one record\n")
+    unmake_run_folder(folder, keep_root=was_there)
+    assert folder.experiment.exists()
+    assert segment.exists()
+    segment.write_text("half a rec")
+    unmake_run_folder(folder, keep_root=was_there)
+    assert root.exists() is was_there
+    assert make_run_folder(root, "another", start=Start("/here")).experiment.read_text() == "another"
+
+
+def test_what_a_user_has_put_into_a_run_folder_is_not_unmade(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "run", "text", start=Start("/here"))
+    (folder.root / "notes.txt").write_text("mine")
+    unmake_run_folder(folder, keep_root=False)
+    assert [path.name for path in folder.root.iterdir()] == ["notes.txt"]
 
 
 def test_a_run_folder_is_the_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:

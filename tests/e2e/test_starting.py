@@ -117,3 +117,24 @@ def test_a_run_whose_driver_died_while_it_sealed_is_sealed_by_the_next(tmp_path:
     again = job.start(resume=True)
     assert again.ends() == 0, again.told()
     again.check()
+
+
+def test_a_start_that_is_refused_late_leaves_nothing_in_the_way_of_the_corrected_one(tmp_path: Path) -> None:
+    """The set-up fails after the run folder was made; what it printed stays, for the refusal speaks of it."""
+    job = light_job(
+        tmp_path,
+        [{"step_s": 0.0}],
+        max_iterations=1,
+        num_atoms=1,
+        extra='[setup]\nper_node = "echo no such data; false"\n',
+    )
+    refused = job.start()
+    assert refused.ends() == 2, refused.told()
+    assert "no such data" in refused.err
+    assert [path.match("setup-*.log") for path in job.run_dir.iterdir()] == [True], list(
+        job.run_dir.iterdir()
+    )
+    job.file.write_text(job.file.read_text().replace("; false", ""))
+    run = job.start()
+    assert run.ends() == 0, run.told()
+    run.check()
