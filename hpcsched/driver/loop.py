@@ -26,8 +26,6 @@ from hpcsched.channel.server import Arrived, Server
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
-from hpcsched.core.actions import CheckpointRef
-from hpcsched.core.checkpoints import older_than_restart
 from hpcsched.core.enums import ExperimentState, Outcome, PreemptReason, TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
@@ -41,12 +39,13 @@ from hpcsched.driver.filing import Filing
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
 from hpcsched.driver.spares import Spares
+from hpcsched.driver.specmaker import SpecMaker
 from hpcsched.driver.suspects import NUM_LOSSES, NUM_TRIALS, Suspects
 from hpcsched.driver.timers import Timers
 from hpcsched.driver.told import tell_sampler
 from hpcsched.driver.undone import Undone
 from hpcsched.driver.unread import Unread
-from hpcsched.errors import SupersededError
+from hpcsched.errors import LaunchError, SupersededError
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.reader import segments_of
 from hpcsched.eventlog.records import Note, Step
@@ -59,11 +58,11 @@ from hpcsched.launch.launcher import (
 )
 from hpcsched.launch.zygote import script_of
 from hpcsched.launch.zygote_process import environment_fits
-from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, RestorePoint, SpareSpec
+from hpcsched.launchspec import Channel, LaunchSpec, SpareSpec
 from hpcsched.orders import Answer
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
-from hpcsched.topology.machine import AtomId, Machine, Node, Placement, shares_of
+from hpcsched.topology.machine import AtomId, Machine, Placement
 
 TICK_S = 0.25
 """Longest wait of the loop: silence, timers and the view are looked at so often."""
@@ -75,6 +74,8 @@ STALL_S = 2.0
 """The journal has not become durable for so long: whatever only ends things is done without it."""
 END_STALL_S = 5.0
 """The experiment is to end and the journal has not become durable for so long: it ends without it."""
+REFUSED_AGAIN_S = 10.0
+"""A start that was not possible here is tried again after so long."""
 FILES_S = 5.0
 """A run that can be resumed waits so long at its end for `best/` and deletions."""
 FILES_LAST_S = 600.0
@@ -144,11 +145,12 @@ class Loop:
         self._writer = writer
         self._inbox = inbox
         self._clock = clock
-        self._ports = ports
+        self._specs = SpecMaker(
+            spec, folder, scheduler, machine, channel, ports, local=local, invented_gpus=invented_gpus
+        )
         self._onlooker = onlooker
         self._painter = painter
         self._local = local
-        self._invented_gpus = invented_gpus
         self._began_at = began_at_unix_s
         self._file_deadline_s = file_deadline_s
         self._allocation_ends_s = allocation_ends_s
@@ -482,7 +484,7 @@ class Loop:
 
     def _keep_aside(self, atoms: tuple[AtomId, ...], now: float) -> None:
         """The core has been told; whether they can come back is looked at later (`asides_due`)."""
-        (node,) = self._launch_nodes(Placement(atoms))
+        (node,) = self._specs.nodes_of(Placement(atoms))
         next_at = self._aside.put(node, atoms, now)
         name = f"{node.node} GPU {','.join(node.gpus)}"
         self._note(f"{name} is set aside; {_again(next_at, now)}", now)
@@ -667,17 +669,17 @@ class Loop:
 
     def _start(self, action: act.StartTrial, now: float) -> None:
         try:
-            spec = self._launch_spec(action)
-        except OSError as error:
-            self._handle(
-                ev.LaunchRefused(
-                    time=now,
-                    trial_id=action.trial_id,
-                    incarnation=action.incarnation,
-                    retry_at=now + 10.0,
-                    why=f"the run folder cannot be written: {error}",
-                )
+            spec = self._specs.make(action)
+        except LaunchError as error:
+            self._refuse(action, now, str(error))
+            return
+        try:
+            write_private(
+                self._folder.launch_file(action.trial_id, action.incarnation), msgspec.json.encode(spec)
             )
+        except OSError as error:
+            self._specs.give_back(spec)
+            self._refuse(action, now, f"the run folder cannot be written: {error}")
             return
         atoms = action.placement.atoms
         spares = self._take_spares(spec)
@@ -688,83 +690,20 @@ class Loop:
         else:
             self._launcher.adopt(spec, spares)
 
+    def _refuse(self, action: act.StartTrial, now: float, why: str) -> None:
+        """Nothing of it was started; the core tries again."""
+        self._handle(
+            ev.LaunchRefused(
+                time=now,
+                trial_id=action.trial_id,
+                incarnation=action.incarnation,
+                retry_at=now + REFUSED_AGAIN_S,
+                why=why,
+            )
+        )
+
     def _atoms_on(self, node: str, atoms: tuple[AtomId, ...]) -> tuple[AtomId, ...]:
         return tuple(atom for atom in atoms if self._machine.atoms[atom].node == node)
-
-    def _launch_spec(self, action: act.StartTrial) -> LaunchSpec:
-        trial = self._scheduler.trials[action.trial_id]
-        nodes = self._launch_nodes(action.placement)
-        first = self._nodes[nodes[0].node]
-        master_addr = "127.0.0.1" if self._local else first.address or first.name
-        checkpoint = action.checkpoint
-        restore = None
-        if checkpoint is not None:
-            restore = self._folder.checkpoint(
-                checkpoint.trial_id, checkpoint.incarnation, checkpoint.training_iteration
-            )
-        table = self._spec
-        spec = LaunchSpec(
-            trial_id=action.trial_id,
-            incarnation=action.incarnation,
-            config=trial.config,
-            command=table.trial.command,
-            cwd=table.trial.cwd,
-            env=table.trial.env,
-            nodes=nodes,
-            master_addr=master_addr,
-            master_port=self._ports.lease(first.name),
-            channel=self._channel,
-            run_dir=str(self._folder.root),
-            metric=table.experiment.metric,
-            mode=table.experiment.mode,
-            max_iterations=table.trial.max_iterations,
-            seed=table.experiment.seed,
-            restore=None if restore is None else str(restore),
-            restore_iteration=0 if checkpoint is None else checkpoint.training_iteration,
-            restore_incarnation=0 if checkpoint is None else checkpoint.incarnation,
-            fallbacks=() if checkpoint is None else self._fallbacks(checkpoint),
-            wrap=table.launcher.wrap,
-            mpi=table.launcher.mpi,
-            invented_gpus=self._invented_gpus,
-            interface=None if self._local else table.launcher.interface,
-            checkpoint_budget=table.checkpoint.budget,
-            checkpoint_background=table.checkpoint.background,
-            group_timeout_s=table.timeouts.group,
-        )
-        path = self._folder.launch_file(action.trial_id, action.incarnation)
-        write_private(path, msgspec.json.encode(spec))
-        return spec
-
-    def _fallbacks(self, checkpoint: CheckpointRef) -> tuple[RestorePoint, ...]:
-        """Should it be gone or damaged: its copy in `best/`, where that is one, and the trial's older ones likewise."""
-        trial = self._scheduler.trials[checkpoint.trial_id]
-        best = self._scheduler.best
-        points: list[RestorePoint] = []
-        for ref in (checkpoint, *older_than_restart(trial)):
-            paths = [self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)]
-            if best is not None and best.checkpoint == ref:
-                paths.append(self._folder.best / "checkpoint")
-            points += [RestorePoint(str(path), ref.training_iteration, ref.incarnation) for path in paths]
-        return tuple(points[1:])
-
-    def _launch_nodes(self, placement: Placement) -> tuple[LaunchNode, ...]:
-        nodes: list[LaunchNode] = []
-        rank = 0
-        for share in shares_of(self._machine, placement):
-            nodes.append(
-                LaunchNode(
-                    node=share.node,
-                    gpus=share.gpus,
-                    cores=share.cores,
-                    memory_mb=share.memory_mb,
-                    first_rank=rank,
-                    job_gpus=self._nodes[share.node].gpus,
-                    uuids=_uuids_of(self._nodes[share.node], share.gpus),
-                    memory_nodes=share.memory_nodes,
-                )
-            )
-            rank += len(share.gpus)
-        return tuple(nodes)
 
     def _publish(self, action: act.PublishBest, now: float) -> None:
         ref = action.checkpoint
@@ -788,7 +727,7 @@ class Loop:
     def _forget(self, crew: Crew) -> None:
         self._delete_unfinished(self._folder.incarnation(crew.trial_id, crew.incarnation))
         del self._crews[(crew.trial_id, crew.incarnation)]
-        self._ports.give_back(crew.spec.nodes[0].node, crew.spec.master_port)
+        self._specs.give_back(crew.spec)
         self._server.forget(crew.rank_peer)
         for node in crew.spec.nodes:
             self._server.forget(supervisor_peer(crew.trial_id, crew.incarnation, node.node))
@@ -836,13 +775,6 @@ def _rank_path() -> str:
     return os.pathsep.join(
         filter(None, (folder if sys.prefix != sys.base_prefix else "", os.environ.get("PATH", "")))
     )
-
-
-def _uuids_of(node: Node, gpus: tuple[str, ...]) -> tuple[str, ...]:
-    """As the probe saw them; () unless it saw all."""
-    known = {device.gpu: device.uuid for device in node.devices}
-    uuids = tuple(uuid for gpu in gpus if (uuid := known.get(gpu)) is not None)
-    return uuids if len(uuids) == len(gpus) else ()
 
 
 def _again(next_at: float | None, now: float) -> str:
