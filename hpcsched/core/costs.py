@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcsched.core.percentile import RunningPercentile
+from hpcsched.core.percentile import SampledPercentile
 
 NUM_LAST_SAVES = 8
 
@@ -34,11 +34,11 @@ class Costs:
         self._warm = False
         self._setups: list[float] = []
         self._setups_seen: set[float] = set()
-        self._setups_by_size: dict[int, RunningPercentile] = {}
-        self._saves = RunningPercentile(9, 10)
+        self._setups_by_size: dict[int, SampledPercentile] = {}
+        self._saves = SampledPercentile(9, 10)
         self._last_saves: list[float] = []
         self._in_background = False
-        self._iterations = RunningPercentile(1, 2)
+        self._iterations = SampledPercentile(1, 2)
 
     def observe_setup(self, size: int, setup_time_s: float, *, warm: bool = False) -> None:
         if warm and not self._warm:
@@ -52,7 +52,7 @@ class Costs:
             self._setups_seen.add(setup_time_s)
             self._setups.append(setup_time_s)
         if size not in self._setups_by_size:
-            self._setups_by_size[size] = RunningPercentile(9, 10)
+            self._setups_by_size[size] = SampledPercentile(9, 10)
         self._setups_by_size[size].add(setup_time_s)
 
     def observe_save(self, save_time_s: float, *, in_background: bool = False) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hpcsched.core.percentile import RunningPercentile
+from hpcsched.core.percentile import SampledPercentile
 
 
 class Gate(msgspec.Struct, frozen=True):
@@ -67,9 +67,9 @@ class Entrance:
         self._max_iterations = max_iterations
         self._ignore_overhead = ignore_overhead
         self._distinct: set[float] = set()
-        self._setups = RunningPercentile(9, 10)
+        self._setups = SampledPercentile(9, 10)
         self._warm = False
-        self._iterations = RunningPercentile(1, 2)
+        self._iterations = SampledPercentile(1, 2)
         self.longest_s: float | None = None
         """T': over all results of all trials; None before the first."""
 
@@ -78,7 +78,7 @@ class Entrance:
         if warm and not self._warm:
             self._warm = True
             self._distinct.clear()
-            self._setups = RunningPercentile(9, 10)
+            self._setups = SampledPercentile(9, 10)
         elif self._warm and not warm:
             return
         if setup_time_s not in self._distinct:

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from hpcsched.core.percentile import RunningPercentile
+from hpcsched.core.percentile import SampledPercentile
 from hpcsched.core.settings import ScalingSettings
 from hpcsched.topology.span import SPANS, Span, points_of
 
@@ -90,7 +90,7 @@ class Measurements:
     __slots__ = ("_medians", "num")
 
     def __init__(self) -> None:
-        self._medians: dict[tuple[int, Span], RunningPercentile] = {}
+        self._medians: dict[tuple[int, Span], SampledPercentile] = {}
         self.num = 0
         """Observations: whoever keeps something made of them sees whether it is still up to date."""
 
@@ -98,7 +98,7 @@ class Measurements:
         """A trial trained `speedup` times as fast there as itself on one atom."""
         median = self._medians.get((size, span))
         if median is None:
-            median = self._medians[size, span] = RunningPercentile(1, 2)
+            median = self._medians[size, span] = SampledPercentile(1, 2)
         median.add(speedup)
         self.num += 1
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcsched.core.percentile import RunningPercentile
+from hpcsched.core.percentile import RunningPercentile, SampledPercentile
 
 
 def exact(values: list[float], q: Fraction) -> Fraction:
@@ -57,3 +57,28 @@ def test_the_largest_floats_do_not_overflow() -> None:
 
 def test_nothing_yet_is_none() -> None:
     assert RunningPercentile(9, 10).value() is None
+
+
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=300), st.sampled_from([4, 8, 16]))
+def test_a_sample_is_evenly_spaced_and_bounded(values: list[int], most: int) -> None:
+    """The stride is the smallest power of two at which fewer than `most` values are kept. Fault tried: thinning that keeps `[1::2]`."""
+    sampled = SampledPercentile(1, 2, most=most)
+    for n, value in enumerate(values, start=1):
+        sampled.add(float(value))
+        stride = 1
+        while -(-n // stride) >= most:
+            stride *= 2
+        found = sampled.value()
+        assert found is not None
+        assert found == pytest.approx(
+            float(exact([*map(float, values[:n:stride])], Fraction(1, 2))), abs=1e-12
+        )
+    assert sampled.num == len(values)
+
+
+def test_the_first_eight_thousand_values_are_all_kept() -> None:
+    running, sampled = RunningPercentile(1, 2), SampledPercentile(1, 2)
+    for k in range(8191):
+        for each in (running, sampled):
+            each.add(float(k * 7919 % 8191))
+    assert sampled.value() == running.value() == 4095.0
