@@ -88,6 +88,8 @@ class SupervisorHello(_Message, frozen=True, tag="sup_hello"):
     cores: tuple[int, ...]
     uuids: tuple[str, ...] = ()
     """Of the devices, where NVML tells them."""
+    picked: bool = False
+    """Slurm chose devices and cores: they are not those of the placement."""
 
 
 class Heartbeat(_Message, frozen=True, tag="heartbeat"):

@@ -65,6 +65,8 @@ class Effects(msgspec.Struct):
     """What the report's iteration spent its time on, for the log."""
     unread: tuple[str, ...] = ()
     """Hyperparameters that the script has not looked at by its first report."""
+    picked: wire.SupervisorHello | None = None
+    """A node's devices are of Slurm's choice, not those of the placement (see `picked_text`)."""
     stall: Stall | None = None
     """A rank holds up the others, or does not any more."""
     restart: dict[str, float] | None = None
@@ -77,6 +79,12 @@ def restart_text(parts: Mapping[str, float]) -> str:
     return f"{what}: " + ", ".join(
         f"{name.removesuffix('_s')} {value:.3f} s" for name, value in parts.items()
     )
+
+
+def picked_text(hello: wire.SupervisorHello) -> str:
+    """ "on n1 Slurm gave GPU 0,1 (GPU-8a..., GPU-91...)". Numbers are the step's, as its ranks see them."""
+    uuids = f" ({', '.join(hello.uuids)})" if hello.uuids else ""
+    return f"on {hello.node} Slurm gave GPU {','.join(hello.devices)}{uuids}"
 
 
 class NodeState(enum.Enum):
@@ -179,6 +187,8 @@ class Crew:
         match message:
             case wire.SupervisorHello(node=name, uuids=uuids):
                 effects = self._hello(name, now)
+                if message.picked and message.devices and name in self._nodes:
+                    effects.picked = message
                 self._merge(effects, self._see_devices(name, uuids, now))
                 return effects
             case wire.Heartbeat(node=name):

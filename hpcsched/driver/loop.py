@@ -33,7 +33,7 @@ from hpcsched.driver import inbox as ib
 from hpcsched.driver.aside import NUM_CHECKS, Aside, Kept
 from hpcsched.driver.clerk import Clerk, Times
 from hpcsched.driver.clock import Clock
-from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, restart_text, supervisor_peer
+from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, picked_text, restart_text, supervisor_peer
 from hpcsched.driver.deadline import limits
 from hpcsched.driver.filing import Filing
 from hpcsched.driver.painter import Painter
@@ -421,6 +421,10 @@ class Loop:
         if warning := self._unread.warning(effects.unread):
             self._note_of(crew, "warning", now, warning)
             self._onlooker.note(now, f"trial {crew.trial_id}: {warning}")
+        if effects.picked is not None:
+            hello = effects.picked
+            facts = {"node": hello.node, "devices": hello.devices, "uuids": hello.uuids, "cores": hello.cores}
+            self._note_of(crew, "devices", now, picked_text(hello), facts)
         if effects.stall is not None:
             stall = effects.stall
             self._note_of(crew, "stall", now, stall.text, msgspec.to_builtins(stall))

@@ -252,6 +252,7 @@ class Supervisor:
             devices=devices,
             cores=cores,
             uuids=self._uuids,
+            picked=self._slurm_picks,
         )
 
     def _check(self) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:

@@ -7,7 +7,7 @@ import msgspec
 from hpcsched import wire
 from hpcsched.core import events as ev
 from hpcsched.core.enums import Outcome
-from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew, Effects, restart_text
+from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew, Effects, picked_text, restart_text
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, RestorePoint
 from hpcsched.topology.machine import AtomId
 
@@ -65,6 +65,17 @@ def goodbye(node: str, **exits: int) -> wire.SupervisorGoodbye:
     return wire.SupervisorGoodbye(
         T, I, node=node, exits={int(rank[1:]): code for rank, code in exits.items()}
     )
+
+
+def test_what_slurm_chose_is_told_and_what_we_chose_is_not() -> None:
+    crew = make_crew(("n1", "n2"))
+    assert crew.heard(hello("n1"), 11.0).picked is None
+    given = msgspec.structs.replace(hello("n2"), devices=("0", "3"), uuids=("GPU-a", "GPU-b"), picked=True)
+    told = crew.heard(given, 11.0).picked
+    assert told == given
+    assert picked_text(told) == "on n2 Slurm gave GPU 0,3 (GPU-a, GPU-b)"
+    refused = msgspec.structs.replace(given, devices=())
+    assert make_crew(("n2",)).heard(refused, 11.0).picked is None, "a supervisor that refuses has none"
 
 
 def exited(events: list[ev.Event]) -> ev.TrialExited:

@@ -46,6 +46,14 @@ def test_a_whole_search_where_slurm_picks(tmp_path: Path, cluster: Cluster) -> N
     up = {(event.trial_id, event.incarnation): event.time for event in run.events(ev.TrialStarted)}
     gone = {(event.trial_id, event.incarnation): event.time for event in run.events(ev.TrialExited)}
     devices = {ids: devices_of(run, *ids) for ids in up}
+    told_in_log = {ids: set() for ids in up}
+    for note in run.notes():
+        if note.topic == "devices":
+            told_in_log[(note.trial_id, note.incarnation)] |= {
+                (note.data["node"], gpu) for gpu in note.data["devices"]
+            }
+    assert told_in_log == devices, "the log has what Slurm gave"
+    assert "Slurm gave GPU" in run.explain(0)
     assert {ids: len(devices[ids]) for ids in up} == {ids: len(starts[ids].placement.atoms) for ids in up}
     assert sum(len(devices[ids]) > 1 for ids in up) >= 1, "nobody grew"
     for one, other in combinations(up, 2):
