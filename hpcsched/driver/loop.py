@@ -35,6 +35,7 @@ from hpcsched.driver.clerk import Clerk, Times
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, picked_text, restart_text, supervisor_peer
 from hpcsched.driver.deadline import limits
+from hpcsched.driver.diverged import Diverged
 from hpcsched.driver.filing import Filing
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
@@ -166,6 +167,9 @@ class Loop:
         self._clerk = Clerk(spec, order_ids)
         self._down: set[str] = set()
         self._unread = Unread(spec.search.space)
+        self._diverged = Diverged(
+            metric=spec.experiment.metric, policy=str(spec.scheduler.policy.__struct_config__.tag)
+        )
         self._num_interrupts = 0
         self._state: ExperimentState | None = None
         self.superseded: str | None = None
@@ -451,6 +455,9 @@ class Loop:
                     continue
                 if isinstance(event, ev.ResultReported):
                     self._suspects.reported([node.node for node in crew.spec.nodes])
+                    if warning := self._diverged.warning(event):
+                        self._note_of(crew, "warning", now, warning)
+                        self._onlooker.note(now, f"trial {crew.trial_id}: {warning}")
                 self._handle(event, None if seq is None else (crew, seq))
             if effects.mismatch:
                 self._keep_aside(effects.mismatch, now)

@@ -35,7 +35,12 @@ CASES = {
     "never starts": Case({"do": "hang", "at": 0}, ("killed", "killed"), "failed", ("did not start in time",)),
     "slow start": Case({"do": "slow start", "at": 0}, ("completed",), "completed"),
     "nan": Case({"do": "nan"}, ("completed",), "completed", ("nan",)),
-    "nan always": Case({"do": "nan", "at": 1}, ("completed",), "completed", ("nan",)),
+    "nan always": Case(
+        {"do": "nan", "at": 1},
+        ("completed",),
+        "completed",
+        ("accuracy is nan since iteration 1; fifo has no early stop",),
+    ),
     "infinite": Case({"do": "infinite"}, ("completed",), "completed", ("inf",)),
     "huge line": Case({"do": "huge line"}, ("completed",), "completed"),
     "huge line, then crash": Case({"do": "huge line, then crash"}, TWICE, "failed", ("the script breaks",)),
