@@ -13,8 +13,8 @@ threads stood ready and waited for a core (Linux's schedstat). `others_cores`: h
 more than a tenth of the machine's used by others say little, and `quiet` is false then. `dropped`: reports without a reply or without a record in the journal, and messages that the channel gave up. The first 2 s
 (a quarter of a shorter run) do not count for times. `rss_mb_*` grows until each connection has carried some 500 messages: libzmq
 reserves queues of 64 kB a connection and touches their pages one after another. With few peers that is over soon, and what is left is seen:
-`--ranks 128 --seconds 100` grows from 47 to 56 MB in 24 s, then by 62 bytes a report (32 of them are the exact median of
-iteration times, 8 the benchmark's own). `--sync-ms 50`: a disk whose every sync takes so long. `--stall-s 10`: one
+`--ranks 64 --rate 800 --seconds 110` grows from 40 to 44.6 MB in 24 s, and after 64,000 more reports it has 46.6 MB (1 MB of it
+are this benchmark's own times). `--sync-ms 50`: a disk whose every sync takes so long. `--stall-s 10`: one
 sync in the middle takes so long; afterwards everything must be there. `--ranks-per-trial`: how many of the ranks share a rank 0.
 """
 
@@ -246,7 +246,7 @@ def measure(
             spec=spec, folder=folder, scheduler=scheduler, sampler=make_sampler(spec, seed=seed), machine=machine,
             launcher=launcher, server=server, channel=channel, writer=writer, inbox=inbox, clock=Clock(0.0),
             ports=Ports(salt="channel"), onlooker=Nobody(), painter=Painter(folder, header, scheduler), local=True, invented_gpus=True, began_at_unix_s=began_at,
-            file_deadline_s=None, allocation_ends_s=None, warm=False, first_n=0, told={},
+            file_deadline_s=None, allocation_ends_s=None, warm=False, first_n=0, told={}, order_ids=(),
         )  # fmt: skip
         run_loop: Callable[[ev.Event], object] = loop.run
         if os.environ.get("PROFILE"):
