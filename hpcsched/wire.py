@@ -33,6 +33,8 @@ class RankHello(_Message, frozen=True, tag="rank_hello"):
     setup_s: dict[str, float]
     restored_iteration: int
     """0: from scratch."""
+    state_bytes: int = 0
+    """About what rank 0 has to write of a checkpoint; 0: not known."""
     lost: tuple[tuple[str, str], ...] = ()
     """(path, why) of each checkpoint that it should have gone on from and could not."""
 

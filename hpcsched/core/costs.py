@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hpcsched.core.percentile import SampledPercentile
 
 NUM_LAST_SAVES = 8
+UNSEEN_BYTES_PER_S = 2e8
+"""Of one rank's writing, checksums included, before any save was seen: a shared file system on a bad day."""
 
 
 class Costs:
@@ -26,6 +28,7 @@ class Costs:
         "_setups",
         "_setups_by_size",
         "_setups_seen",
+        "_state_bytes",
         "_warm",
     )
 
@@ -38,6 +41,7 @@ class Costs:
         self._saves = SampledPercentile(9, 10)
         self._last_saves: list[float] = []
         self._in_background = False
+        self._state_bytes = 0
         self._iterations = SampledPercentile(1, 2)
 
     def observe_setup(self, size: int, setup_time_s: float, *, warm: bool = False) -> None:
@@ -54,6 +58,12 @@ class Costs:
         if size not in self._setups_by_size:
             self._setups_by_size[size] = SampledPercentile(9, 10)
         self._setups_by_size[size].add(setup_time_s)
+
+    def observe_state(self, num_bytes: int) -> bool:
+        """What a rank of some trial will have to write of a checkpoint. True: it is the most so far, and no save was seen yet."""
+        is_news = num_bytes > self._state_bytes
+        self._state_bytes = max(self._state_bytes, num_bytes)
+        return is_news and self._saves.value() is None
 
     def observe_save(self, save_time_s: float, *, in_background: bool = False) -> None:
         self._in_background |= in_background
@@ -107,6 +117,11 @@ class Costs:
         background, one may have just begun that has to be waited for."""
         save_s = self.save_s
         return save_s if save_s is None or not self._in_background else 2.0 * save_s
+
+    @property
+    def unseen_save_s(self) -> float:
+        """What a save may take as long as none was seen, by the size of the largest state; 0 where no size is known."""
+        return self._state_bytes / UNSEEN_BYTES_PER_S
 
     @property
     def one_atom_iteration_s(self) -> float | None:

@@ -68,6 +68,8 @@ class TrialStarted(_TrialEvent, frozen=True, tag=True):
     setup_time_s: float
     warm: bool = False
     """Its ranks were forked by a spare that had imported everything."""
+    state_bytes: int = 0
+    """About what rank 0 has to write of a checkpoint; 0: not known."""
 
 
 class ResultReported(_TrialEvent, frozen=True, tag=True):

@@ -100,7 +100,9 @@ NEXT_ITERATION = 1.1
 UNKNOWN_SAVE_SHARE = 0.02
 """Part of the deadline kept for the last checkpoint as long as no save has been measured, ..."""
 MOST_UNKNOWN_SAVE_S = 10.0
-"""... but no more than this."""
+"""... but no more than this, ..."""
+MOST_UNSEEN_SAVE_SHARE = 0.25
+"""... unless the size of what a trial will save says so: then up to this part of the deadline."""
 
 
 class Counts(msgspec.Struct):
@@ -454,7 +456,11 @@ class Scheduler:
             return 0.0
         save = self._costs.last_save_s
         if save is None:
-            save = min(MOST_UNKNOWN_SAVE_S, UNKNOWN_SAVE_SHARE * (self.deadline_s or 0.0))
+            deadline_s = self.deadline_s or 0.0
+            save = max(
+                min(MOST_UNKNOWN_SAVE_S, UNKNOWN_SAVE_SHARE * deadline_s),
+                min(self._costs.unseen_save_s, MOST_UNSEEN_SAVE_SHARE * deadline_s),
+            )
         return save + self.settings.timeouts.deadline_margin_s
 
     def _plan_drain(self) -> None:
@@ -614,7 +620,10 @@ class Scheduler:
     def _started(self, event: TrialStarted) -> None:
         trial = self._current(event.trial_id, event.incarnation)
         if trial is not None and trial.state in LIVE and not trial.contacted:
+            is_news = self._costs.observe_state(event.state_bytes)
             self._contact(trial, event.setup_time_s, warm=event.warm)
+            if is_news:
+                self._plan_drain()
 
     def _contact(self, trial: Trial, setup_time_s: float, *, warm: bool = False) -> None:
         """All ranks are up."""
@@ -792,11 +801,11 @@ class Scheduler:
 
     def _grace_s(self, trial: Trial) -> float | None:
         """From asking it to leave until it is killed: never less than twice what its iteration and a last save take by what
-        was measured, so that no healthy trial loses its work because these are long."""
+        was measured (before any save was, by the size of its state), so that no healthy trial loses its work because these are long."""
         grace = self.settings.timeouts.preempt_grace_s
         if grace is None:
             return None
-        needs = (trial.last_iter_s or 0.0) + (self._costs.last_save_s or 0.0)
+        needs = (trial.last_iter_s or 0.0) + (self._costs.last_save_s or self._costs.unseen_save_s)
         trial.grace_s = max(grace, SLACK * needs)
         return trial.grace_s
 

@@ -321,6 +321,7 @@ class Crew:
                     incarnation=self.incarnation,
                     setup_time_s=now - self.started_at,
                     warm=self._warm,
+                    state_bytes=max(0, message.state_bytes),
                 )
             )
             # Imports count from the process's begin, which a spare's rank shares with nobody; what is not told is the way

@@ -266,6 +266,7 @@ class Session(ABC):
                 world_size=self.world_size,
                 setup_s=dict(self._setup_s),
                 restored_iteration=self._iteration,
+                state_bytes=self._state_bytes(),
                 lost=tuple(self._lost),
             )
         )
@@ -526,6 +527,10 @@ class Session(ABC):
     def _communication_share(self) -> float | None:
         """Share of a step in which the ranks did nothing but talk, as last measured; None: unknown."""
         return None
+
+    def _state_bytes(self) -> int:
+        """About what rank 0 has to write of the first checkpoint; 0: not known."""
+        return 0
 
     @abstractmethod
     def _leave_groups(self) -> None:

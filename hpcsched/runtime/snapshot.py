@@ -141,6 +141,21 @@ def num_bytes_to_copy(tracked: Tracked, *, num_ranks: int) -> int | None:
     return shards + plain + dealt // num_ranks
 
 
+def expected_bytes(tracked: Tracked, *, num_ranks: int) -> int:
+    """About what rank 0 will write of the first checkpoint, told before training has begun. Looks at sizes alone; not collective."""
+    shards = dealt = plain = total = 0
+    for tensor, num, is_model in tracked.sizes():
+        total += num * _num_bytes(tensor)
+        plain += is_model * _num_bytes(tensor)
+        if isinstance(tensor, DTensor):
+            shards += num * _num_bytes(local_of(tensor))
+        else:
+            dealt += num * _num_bytes(tensor)
+    if total > MODEL_FILE_LIMIT:
+        plain = 0
+    return shards + max(plain, (plain + dealt) // num_ranks)  # the others take what rank 0 has less time for
+
+
 def deal_out(num_bytes: Mapping[str, int], num_ranks: int, load_of_0: int = 0) -> dict[str, int]:
     """key -> rank: the largest first, each to who has least so far. `load_of_0`: bytes that rank 0 has to write anyway."""
     loads = [(load_of_0 if rank == 0 else 0, rank) for rank in range(num_ranks)]

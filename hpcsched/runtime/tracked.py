@@ -7,7 +7,7 @@ name whatever wraps it (DDP, FSDP, compile), so that a checkpoint of 2 ranks res
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -127,6 +127,16 @@ class Tracked:
                 computed_s = times.get("forward_compute_time", 0) + times.get("backward_compute_time", 0)
                 return bare_s / (bare_s + computed_s) if computed_s > 0 else None
         return None
+
+    def sizes(self) -> Iterator[tuple[torch.Tensor, int, bool]]:
+        """(tensor, how many of its size a checkpoint holds at most, it is a model's), as far as is known before the first step: an
+        optimizer keeps up to two numbers a parameter (Adam's). Not collective."""
+        for value in self._objects.values():
+            if isinstance(value, torch.nn.Module):
+                yield from ((tensor, 1, True) for tensor in (*value.parameters(), *value.buffers()))
+            elif isinstance(value, torch.optim.Optimizer):
+                for group in value.param_groups:
+                    yield from ((parameter, 2, False) for parameter in group["params"])
 
     @property
     def model_names(self) -> tuple[str, ...]:

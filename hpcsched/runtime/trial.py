@@ -36,7 +36,7 @@ from hpcsched.runtime.sampler import ElasticSampler
 from hpcsched.runtime.saver import Saver
 from hpcsched.runtime.scaling import Batch, LearningRate, Ramp, Scaling, ScalingRule, Schedule
 from hpcsched.runtime.session import Session, ignore_signals, line_of
-from hpcsched.runtime.snapshot import Buffers, Snapshot, num_bytes_to_copy, take
+from hpcsched.runtime.snapshot import Buffers, Snapshot, expected_bytes, num_bytes_to_copy, take
 from hpcsched.runtime.tracked import Tracked
 
 log = logging.getLogger(__name__)
@@ -272,6 +272,9 @@ class Trial(Session):
 
     def _communication_share(self) -> float | None:
         return self._tracked.communication_share()
+
+    def _state_bytes(self) -> int:
+        return expected_bytes(self._tracked, num_ranks=self.world_size)
 
     @property
     def _is_saving(self) -> bool:

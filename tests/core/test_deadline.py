@@ -40,6 +40,37 @@ def test_the_drain_moves_when_saves_take_longer_than_thought() -> None:
     assert talk.timers()[TimerKind.DRAIN] == 90.0
 
 
+@pytest.mark.parametrize(
+    ("state_bytes", "drain_at"),
+    [(0, 97.0), (10**6, 97.0), (3 * 10**9, 84.0), (10**12, 74.0)],
+    ids=["not known", "small", "15 s at 200 MB/s", "at most a quarter of the deadline"],
+)
+def test_before_a_save_was_seen_the_size_of_the_state_says_what_one_may_take(
+    state_bytes: int, drain_at: float
+) -> None:
+    talk = Talk(settings(save_at_deadline=True, timeouts=LIMITS), atoms=2, deadline_s=100.0)
+    planned = talk.timers()[TimerKind.DRAIN]
+    for trial_id, num_bytes in ((0, state_bytes), (1, 10)):
+        talk.submit()
+        talk.started(trial_id, 0.5, state_bytes=num_bytes)
+        planned = talk.timers().get(TimerKind.DRAIN, planned)
+    assert planned == drain_at
+    talk.now = 1.0
+    talk.result(0, 1, 0.5)
+    talk.saved(0, 1, took_s=4.0)
+    assert talk.timers()[TimerKind.DRAIN] == 95.0, "what was measured counts"
+
+
+def test_who_is_asked_to_leave_before_a_save_was_seen_has_the_time_that_its_size_needs() -> None:
+    """A grace of 10 s, and 15 s for what it has to write, twice."""
+    talk = Talk(settings(save_at_deadline=True, timeouts=LIMITS), atoms=1, deadline_s=1000.0)
+    talk.submit()
+    talk.started(0, 0.5, state_bytes=3 * 10**9)
+    talk.now = 10.0
+    talk.send(ShutdownRequested(talk.now, save=True))
+    assert talk.timers()[TimerKind.PREEMPT_GRACE] == 10.0 + 30.0
+
+
 def test_without_saving_there_is_no_drain() -> None:
     assert Talk(settings(), deadline_s=100.0).timers() == {TimerKind.DEADLINE: 100.0}
 

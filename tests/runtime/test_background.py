@@ -20,7 +20,7 @@ from hpcsched.runtime import trial as trial_module
 from hpcsched.runtime.budget import SaveBudget
 from hpcsched.runtime.memory import available_bytes
 from hpcsched.runtime.saver import Saver
-from hpcsched.runtime.snapshot import Buffers, deal_out, take
+from hpcsched.runtime.snapshot import Buffers, deal_out, expected_bytes, take
 from hpcsched.runtime.tracked import Tracked
 from hpcsched.wire import CheckpointTrouble, Leaving, SavedCheckpoint
 from tests.support.groups import HeardLine, Objects, groups_of_one, launch, make_trial
@@ -256,6 +256,20 @@ def test_rank_0_copies_the_model_for_its_plain_file_and_each_rank_what_it_writes
     assert all(torch.equal(plain[name], value) for name, value in objects.net.state_dict().items())
     objects.train()
     assert not torch.equal(plain["weight"], objects.net.weight), "a copy, not the live one"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_what_rank_0_will_write_is_about_known_before_training(num_ranks: int) -> None:
+    objects = Objects(features=200, steps=0)
+    told = expected_bytes(objects.tracked, num_ranks=num_ranks)
+    objects.train()
+    written = take(objects.tracked, rank=0, num_ranks=num_ranks)
+    assert written.plain is not None
+    actual = sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in (*written.tensors.values(), *written.plain.values())
+    )
+    assert told == pytest.approx(actual, rel=0.4)  # tensors are dealt out whole
 
 
 @given(

@@ -40,6 +40,9 @@ def test_a_trial_runs_to_r_saves_and_says_goodbye(tmp_path: Path) -> None:
     spec = launch(tmp_path)
     assert run(spec, line) == [1, 2, 3, 4]
     assert [type(message) for message in line.said] == [RankHello] + [Report] * 4 + [SavedCheckpoint, Leaving]
+    (hello,) = line.of(RankHello)
+    (saved,) = line.of(SavedCheckpoint)
+    assert 0 < hello.state_bytes <= saved.num_bytes, "a checkpoint holds text besides"
     assert (line.goodbye.how, line.goodbye.training_iteration) == ("completed", 4)
     assert [report.seq for report in line.of(Report)] == [1, 2, 3, 4]
     assert checkpoints(spec) == ["checkpoint-4"]

@@ -82,8 +82,11 @@ class Talk:
     def _of(self, trial_id: int, incarnation: int | None) -> tuple[int, int]:
         return trial_id, incarnation or self.scheduler.trials[trial_id].incarnation
 
-    def started(self, trial_id: int, setup_s: float = 0.0, incarnation: int | None = None) -> list[str]:
-        return self.send(TrialStarted(self.now, *self._of(trial_id, incarnation), setup_s))
+    def started(
+        self, trial_id: int, setup_s: float = 0.0, incarnation: int | None = None, *, state_bytes: int = 0
+    ) -> list[str]:
+        ids = self._of(trial_id, incarnation)
+        return self.send(TrialStarted(self.now, *ids, setup_s, state_bytes=state_bytes))
 
     def result(
         self,
