@@ -28,6 +28,8 @@ from hpcsched.runfolder import RunFolder
 
 ANSWER_KEPT_S = 60.0
 """Whoever has given the order has read the answer by then, or is gone."""
+MOST_AT_ONCE = 100
+"""Files taken at one look: a script that runs wild must not hold up the trials' reports."""
 _ANSWER = ".answer"
 
 
@@ -89,9 +91,7 @@ class Letterbox:
             return [], []
         files = [path for path in paths if path.suffix == ".json"]
         self._seen &= {path.name for path in files}
-        for path in files:
-            if path.name in self._seen:
-                continue
+        for path in [path for path in files if path.name not in self._seen][:MOST_AT_ONCE]:
             try:
                 letters.append(Letter(decode_order(_read(path)), path))
                 self._seen.add(path.name)

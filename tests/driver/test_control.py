@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcsched.driver.control import ANSWER_KEPT_S, Letterbox, drop_order, take_answer
+from hpcsched.driver.control import ANSWER_KEPT_S, MOST_AT_ONCE, Letterbox, drop_order, take_answer
 from hpcsched.orders import MAX_BYTES, AddAsked, Answer, Ask, ExtendAsked, Order, StopAsked, new_order_id
 from hpcsched.runfolder import RunFolder
 
@@ -35,6 +35,13 @@ def test_orders_arrive_in_order_and_foreign_files_are_refused(folder: RunFolder)
     assert [letter.order for letter in letters] == orders
     assert len(complaints) == 2
     assert box.look() == ([], []), "each is handed out once"
+
+
+def test_a_flood_of_files_is_taken_in_parts_and_in_order(folder: RunFolder) -> None:
+    orders = [dropped(folder, StopAsked(number)) for number in range(MOST_AT_ONCE + 5)]
+    box = Letterbox(folder)
+    first, second, third = ([letter.order for letter in box.look()[0]] for _ in range(3))
+    assert (len(first), first + second, third) == (MOST_AT_ONCE, orders, [])
 
 
 def test_an_order_stays_until_it_is_answered_and_the_answer_until_it_is_read(folder: RunFolder) -> None:

@@ -48,11 +48,20 @@ def test_behind_a_firewall_the_driver_moves_to_the_first_node(walled: Cluster, t
 
 @pytest.mark.slurm
 @pytest.mark.timeout(300)
-def test_ctrl_c_reaches_a_driver_that_has_moved(walled: Cluster, tmp_path: Path) -> None:
+def test_ctrl_c_and_orders_reach_a_driver_that_has_moved(walled: Cluster, tmp_path: Path) -> None:
+    """It takes orders on the node that it has moved to; the firewall lets connections through from here to there."""
     job = light_job(tmp_path, [{"step_s": 0.3}], num_atoms=None, max_iterations=1000, deadline="5m")
     with walled.allocation(*SALLOC) as allocation:
         run = job.start(inside=allocation)
         wait_until(lambda: list(run.folder.trials.glob("0/1/checkpoint-*")), run.told)
+        shutil.rmtree(run.folder.control)  # no file can be left
+        told = run.command("extend", str(job.run_dir), "1m")
+        assert told.stdout.startswith("the deadline is 1m later, at "), told.stdout + told.stderr
+        told = run.command("extend", str(job.run_dir), "2h")
+        assert "allocation's end" in told.stdout, told.stdout + told.stderr
+        told = run.command("extend", str(job.run_dir), "1m")
+        assert told.returncode == 2
+        assert "scontrol update" in told.stderr
         run.signal(signal.SIGINT)
         assert run.ends() == 75, run.told()
         run.check()
