@@ -75,6 +75,9 @@ class Leaving(_Message, frozen=True, tag="leaving"):
     how: Literal["completed", "preempted", "failed"]
     training_iteration: int
     why: str = ""
+    early: bool = False
+    """The script has left its loop by itself, before the last iteration, and was not asked to: what it ends with tells whether that
+    was meant."""
 
 
 # ---- supervisor -> driver

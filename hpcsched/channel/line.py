@@ -113,12 +113,18 @@ class Line(Generic[Heard]):
         except queue.Empty:
             return None
 
-    def close(self, linger_s: float = 2.0) -> bool:
-        """Wait at most `linger_s` until the driver has everything, then close. True when it has. Idempotent."""
+    def flush(self, timeout_s: float) -> bool:
+        """Wait at most so long until the driver has everything that was sent. True when it has."""
         if not self._stopping:
             with self._all_acknowledged:
                 self._wakeup.set()
-                self._all_acknowledged.wait_for(self._delivered, linger_s)
+                self._all_acknowledged.wait_for(self._delivered, timeout_s)
+        return self._delivered()
+
+    def close(self, linger_s: float = 2.0) -> bool:
+        """Wait at most `linger_s` until the driver has everything, then close. True when it has. Idempotent."""
+        if not self._stopping:
+            self.flush(linger_s)
             self._stopping = True
             self._wakeup.set()
             self._thread.join(5.0)

@@ -94,6 +94,11 @@ class Costs:
     def _expected(self, size: int) -> float | None:
         return self._expected_s[_nearest(self._expected_s, size)] if self._expected_s else None
 
+    @property
+    def are_warm(self) -> bool:
+        """There was a warm start: only warm ones count."""
+        return self._warm
+
     def setups_by_size_s(self) -> dict[int, float]:
         """p90 at each size measured."""
         return {size: self._setups_by_size[size].value() or 0.0 for size in sorted(self._setups_by_size)}

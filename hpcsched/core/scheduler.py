@@ -285,6 +285,11 @@ class Scheduler:
         """Measured so far: size -> p90 of starts, end to end."""
         return self._costs.setups_by_size_s()
 
+    @property
+    def starts_are_warm(self) -> bool:
+        """Some start came from a spare, and only such count as measured."""
+        return self._costs.are_warm
+
     def atom_state(self, atom_id: AtomId) -> AtomState:
         return self._ledger.state(atom_id)
 
@@ -528,7 +533,11 @@ class Scheduler:
             return
         if how is ExperimentState.FINISHED and self.trials and self._best_trial_id() is None:
             how = ExperimentState.FAILED
-            lack = "has reported a metric" if self._best_seen is None else "has a checkpoint with a metric"
+            lack = (
+                "has reported a metric that is a number"
+                if self._best_seen is None
+                else "has a checkpoint with a metric"
+            )
             why = f"{why}; no trial {lack}"
         self.state = how
         for trial in list(self._live.values()):

@@ -32,8 +32,20 @@ SILENT_AFTER_S = 4.0
 after 9.1 s in the median on the test cluster of two busy cores, and 8 s is what is promised."""
 ESCALATE_AFTER_S = 2.0
 """From telling supervisors to kill until the launcher kills the steps."""
+LINGERS_AFTER_S = 15.0
+"""Ranks that run for so long after rank 0's goodbye are spoken of: somebody waits for their atoms."""
 SETTLE_LIMIT_S = 10.0
 """Longest wait for the other nodes after a node was lost; then theirs count as unproven, too."""
+
+
+def _lingers(ranks: Sequence[int]) -> str:
+    who = (
+        f"rank {ranks[0]} still runs" if len(ranks) == 1 else f"{len(ranks)} ranks still run"
+    ) + f" {LINGERS_AFTER_S:.0f} s"
+    return (
+        f"{who} after the loop has ended and all is saved: the script works on, or waits for a thread (that is no daemon) or a "
+        "process that it has started. Its atoms are held until then"
+    )
 
 
 def rank_peer(trial_id: int, incarnation: int) -> str:
@@ -57,6 +69,8 @@ class Effects(msgspec.Struct):
     """Facts for the log that are no events."""
     trial_notes: list[str] = msgspec.field(default_factory=list)
     """The same, of this trial: `hpcsched explain` tells them."""
+    warnings: list[str] = msgspec.field(default_factory=list)
+    """Of this trial, about its script."""
     extra: dict[str, float | None] | None = None
     """All metrics of a report, for the log."""
     mismatch: tuple[AtomId, ...] = ()
@@ -151,6 +165,8 @@ class Crew:
         self._why = ""
         self._refused: tuple[float, str] | None = None
         self._leaving: wire.Leaving | None = None
+        self._left_at = math.inf
+        """When rank 0 said goodbye."""
         self._ended_at: float | None = None
         self._escalated = False
         self._last_hello_at = started_at
@@ -245,6 +261,7 @@ class Crew:
                 )
             case wire.Leaving():
                 self._leaving = message
+                self._left_at = math.inf if message.how == "failed" else now
                 if message.how == "failed" and self._outcome is None:
                     self._why = message.why
                 if self._leave_told_at is None or message.how != "preempted":
@@ -412,7 +429,7 @@ class Crew:
         node.exits[message.rank] = message.code
         if message.code == 0:
             return Effects()
-        if self._leaving is not None and self._leaving.how != "failed":
+        if self._goodbye_stands:
             # All is saved and said: what breaks while groups are torn down is no failure of the trial.
             return Effects(notes=[f"rank {message.rank} ended with code {message.code} after its goodbye"])
         outcome = Outcome.OUT_OF_MEMORY if message.out_of_memory else Outcome.CRASHED
@@ -422,14 +439,22 @@ class Crew:
             why += f"; end of its log:\n{message.tail}"
         return self._end(now, outcome, why)
 
+    @property
+    def _goodbye_stands(self) -> bool:
+        """Rank 0 has said that all is done. Who left the loop unasked and then ended with a code of failure meant another thing:
+        `sys.exit(1)` where the script handles its own errors."""
+        if self._leaving is None or self._leaving.how == "failed":
+            return False
+        codes = [code for node in self._nodes.values() for code in node.exits.values()]
+        return not (self._leaving.early and any(code > 0 for code in codes))
+
     def _goodbye(self, name: str, exits: dict[int, int], now: float) -> Effects:
         node = self._nodes.get(name)
         if node is None:
             return Effects()
         node.exits.update(exits)
         node.state = NodeState.GONE
-        said_goodbye = self._leaving is not None and self._leaving.how != "failed"
-        failed = any(code != 0 for code in exits.values()) and not said_goodbye
+        failed = any(code != 0 for code in exits.values()) and not self._goodbye_stands
         if failed and self._outcome is None and self._refused is None:
             effects = self._end(now, Outcome.CRASHED, f"ranks on {name} ended with codes {exits}")
         else:
@@ -519,6 +544,11 @@ class Crew:
                 if self._outcome is None and self._refused is None:
                     self._tell_end(effects, now, Outcome.NODE_FAILED, why)
                 effects.kill_steps = True
+        if self._outcome is None and self._refused is None and now - self._left_at > LINGERS_AFTER_S:
+            self._left_at = math.inf  # said once
+            present = [node for node in self._nodes.values() if node.state is NodeState.PRESENT]
+            if ranks := [rank for node in present for rank in node.ranks if rank not in node.exits]:
+                effects.warnings.append(_lingers(ranks))
         if self._ended_at is not None and not self._escalated and now - self._ended_at > ESCALATE_AFTER_S:
             self._escalated = True
             effects.kill_steps = True
@@ -613,8 +643,7 @@ class Crew:
         return effects
 
     def _verdict(self) -> tuple[Outcome, str]:
-        all_said = self._leaving is not None and self._leaving.how != "failed"
-        if self._leaving is not None and all_said and self._outcome in (None, Outcome.KILLED):
+        if self._leaving is not None and self._goodbye_stands and self._outcome in (None, Outcome.KILLED):
             # Killed after its goodbye (a slow exit): what it saved and said counts.
             if self._leaving.how == "completed":
                 return Outcome.COMPLETED, self._leaving.why or "the script is done"
@@ -654,3 +683,4 @@ class Crew:
         into.sends += other.sends
         into.kill_steps |= other.kill_steps
         into.notes += other.notes
+        into.warnings += other.warnings

@@ -422,7 +422,7 @@ class Loop:
         for text in effects.trial_notes:
             self._note_of(crew, "checkpoint", now, text)
             self._onlooker.note(now, f"trial {crew.trial_id}: {text}")
-        if warning := self._unread.warning(effects.unread):
+        for warning in filter(None, [*effects.warnings, self._unread.warning(effects.unread)]):
             self._note_of(crew, "warning", now, warning)
             self._onlooker.note(now, f"trial {crew.trial_id}: {warning}")
         if effects.picked is not None:

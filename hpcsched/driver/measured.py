@@ -40,12 +40,12 @@ def scaling_note(scheduler: Scheduler, now: float) -> Note:
     return Note(
         time=now,
         topic="scaling",
-        text="\n".join(_lines(word, points, restart_s)),
+        text="\n".join(_lines(word, points, restart_s, warm=scheduler.starts_are_warm)),
         data={"assumed": word, "measured": points, "restart_s": restart_s},
     )
 
 
-def _lines(word: str, points: list[dict[str, Any]], restart_s: dict[str, float]) -> list[str]:
+def _lines(word: str, points: list[dict[str, Any]], restart_s: dict[str, float], *, warm: bool) -> list[str]:
     lines = [f"scaling       assumed: {word}"]
     if not points:
         lines[0] += "; no trial has trained on more than one atom, so nothing was measured"
@@ -57,7 +57,8 @@ def _lines(word: str, points: list[dict[str, Any]], restart_s: dict[str, float])
         )
     if restart_s:
         costs = ", ".join(f"{cost:.2f} s on {size}" for size, cost in restart_s.items())
-        lines.append(f"a start took  {costs} (p90, by atoms)")
+        which = "; those from a spare, cold ones are not counted" if warm else ""
+        lines.append(f"a start took  {costs} (p90, by atoms{which})")
     return lines
 
 

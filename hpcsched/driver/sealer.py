@@ -36,7 +36,7 @@ class Sealer:
 
     def __init__(self, folder: RunFolder, *, python: str = sys.executable) -> None:
         self._folder = folder
-        self._argv = (python, "-m", "hpcsched.eventlog.seal", str(folder.root))
+        self._argv = (python, "-P", "-m", "hpcsched.eventlog.seal", str(folder.root))
         self._lock = threading.Lock()
         """Around the child: held while it works on an order."""
         self._follower: subprocess.Popen[bytes] | None = None

@@ -19,7 +19,7 @@ from hpcsched.wire import (
 log = logging.getLogger(__name__)
 
 LAST_WORD_S = 5.0
-"""How long rank 0 waits at its end until the driver has everything."""
+"""How long rank 0 waits after its goodbye, and at its end, until the driver has everything."""
 
 
 class Line(Protocol):
@@ -32,6 +32,9 @@ class Line(Protocol):
 
     def must_leave(self) -> str | None:
         """The reason when the driver (or its absence) asks this trial to leave. Never blocks."""
+
+    def flush(self) -> None:
+        """Wait a little until the driver has all that was said."""
 
     def close(self) -> None: ...
 
@@ -54,6 +57,9 @@ class NoDriver:
 
     def must_leave(self) -> str | None:
         return None
+
+    def flush(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -88,8 +94,15 @@ class DriverLine:
             log.warning("hpcsched: %s: saving and leaving", self._reason)
         return self._reason
 
+    def flush(self) -> None:
+        self._client.flush(self._patience_s)
+
     def close(self) -> None:
-        self._client.close(LAST_WORD_S if self._client.connected else 0.5)
+        self._client.close(self._patience_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return LAST_WORD_S if self._client.connected else 0.5
 
     def _hear(self, timeout_s: float) -> bool:
         message = self._client.receive(timeout_s)

@@ -47,7 +47,10 @@ def find_place(environ: Mapping[str, str]) -> Place:
         raise TrialError(f"RANK={rank} is not below WORLD_SIZE={world_size}")
     launch = None if launch_file is None else read_launch(Path(launch_file))
     if launch is not None and launch.world_size != world_size:
-        raise TrialError(f"WORLD_SIZE={world_size}, but {launch_file} is of {launch.world_size} ranks")
+        raise TrialError(
+            f"WORLD_SIZE={world_size}, but {launch_file} is of {launch.world_size} ranks: hpcsched has started one process a rank; "
+            "do not start more from the script (torch.multiprocessing.spawn, torchrun)"
+        )
     local_world_size = environ.get("LOCAL_WORLD_SIZE", "")
     return Place(
         rank=rank,

@@ -166,7 +166,7 @@ class Session(ABC):
                 return
         self._finish("completed")
 
-    def report(self, **metrics: Any) -> None:
+    def report(self, *unnamed: Any, **metrics: Any) -> None:
         """Tell the driver this iteration's metrics (numbers, or tensors of one element), once an iteration and on every
         rank, or on rank 0 alone: rank 0's count, so average over ranks before. NaN and infinities are passed on as such.
 
@@ -174,6 +174,10 @@ class Session(ABC):
         outside of the loop, twice in an iteration, with something that is no number, or without the experiment's metric
         the first time.
         """
+        if unnamed:  # other tools take a dict
+            raise TrialError(
+                "trial.report() takes metrics by name: trial.report(loss=..., accuracy=...), or trial.report(**metrics) for a dict"
+            )
         if not self._inside:
             raise TrialError(
                 "trial.report() outside of the loop: call it once in each iteration of `for iteration in trial`"
@@ -396,8 +400,8 @@ class Session(ABC):
 
     # ---- the end
 
-    def _finish(self, how: str, *, why: str = "", within: bool = False) -> None:
-        """Save, then say goodbye. Collective; once."""
+    def _finish(self, how: str, *, why: str = "", within: bool = False, early: bool = False) -> None:
+        """Save, then say goodbye. Collective; once. `early`: the script has left the loop by itself."""
         if self._over:
             return
         self._over = True
@@ -421,8 +425,10 @@ class Session(ABC):
                 how="completed" if how == "completed" else "preempted",
                 training_iteration=self._iteration,
                 why=why,
+                early=early,
             )
         )
+        self._line.flush()  # what comes after the loop may be `os._exit`: the last checkpoint would never be heard of
 
     def _watch_the_end(self) -> None:
         """However the script ends, the driver hears of it. The order at exit: uncaught exception, then `_at_exit`."""
@@ -463,7 +469,7 @@ class Session(ABC):
                 if self.world_size > 1:
                     # Did all ranks leave? One that went alone must not wait for the others as long as the group does.
                     self._wait_for_all(_ALONE_S)
-                self._finish("completed")
+                self._finish("completed", early=True)
             except BaseException:
                 sys.excepthook(*sys.exc_info())
         self._line.close()

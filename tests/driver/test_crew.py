@@ -7,7 +7,15 @@ import msgspec
 from hpcsched import wire
 from hpcsched.core import events as ev
 from hpcsched.core.enums import Outcome
-from hpcsched.driver.crew import SETTLE_LIMIT_S, SILENT_AFTER_S, Crew, Effects, picked_text, restart_text
+from hpcsched.driver.crew import (
+    LINGERS_AFTER_S,
+    SETTLE_LIMIT_S,
+    SILENT_AFTER_S,
+    Crew,
+    Effects,
+    picked_text,
+    restart_text,
+)
 from hpcsched.launchspec import Channel, LaunchNode, LaunchSpec, RestorePoint
 from hpcsched.topology.machine import AtomId
 
@@ -428,3 +436,51 @@ def test_a_rank_that_the_others_wait_for_is_told_and_not_after_the_goodbye() -> 
     assert effects.stall.ranks == (numbers[0],)
     crew.heard(wire.Leaving(0, 1, "completed", 4), 40.0)
     assert tells("n1", numbers[0], 8, 300.0) is None
+
+
+def ends(code: int, *, early: bool) -> ev.TrialExited:
+    """The only rank ends with `code` after rank 0's goodbye."""
+    crew = make_crew(("n2",))
+    crew.heard(hello("n2"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    crew.heard(wire.Leaving(T, I, how="completed", training_iteration=2, early=early), 13.0)
+    first = crew.heard(wire.RankExited(T, I, node="n2", rank=0, code=code, tail="no more data"), 13.1)
+    assert first.events == []
+    return exited(crew.heard(goodbye("n2", r0=code), 13.2).events)
+
+
+def test_who_leaves_the_loop_by_itself_has_completed_or_failed_as_its_exit_code_says() -> None:
+    assert ends(0, early=True).outcome is Outcome.COMPLETED
+    failed = ends(3, early=True)
+    assert failed.outcome is Outcome.CRASHED
+    assert failed.why == "rank 0 on n2 ended with code 3; end of its log:\nno more data"
+    assert ends(3, early=False).outcome is Outcome.COMPLETED, "all was trained, saved and said"
+    assert ends(-11, early=True).outcome is Outcome.COMPLETED, "it broke while groups were torn down"
+
+
+def test_ranks_that_do_not_end_after_the_goodbye_are_spoken_of_once() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    crew.heard(wire.Leaving(T, I, how="completed", training_iteration=9), 13.0)
+    crew.heard(wire.RankExited(T, I, node="n1", rank=1, code=0), 13.5)
+    told = []
+    for half_seconds in range(60):
+        now = 13.0 + half_seconds / 2
+        crew.heard(wire.Heartbeat(T, I, node="n1"), now)
+        told += [(now, text) for text in crew.tick(now).warnings]
+    ((when, text),) = told
+    assert when == 13.0 + LINGERS_AFTER_S + 0.5
+    assert text.startswith("rank 0 still runs 15 s after the loop has ended")
+    assert exited(crew.heard(goodbye("n1", r0=0, r1=0), 60.0).events).outcome is Outcome.COMPLETED
+
+
+def test_ranks_that_end_after_the_goodbye_are_not_spoken_of() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(rank_hello(), 12.0)
+    crew.heard(wire.Leaving(T, I, how="completed", training_iteration=9), 13.0)
+    for rank in (0, 1):
+        crew.heard(wire.RankExited(T, I, node="n1", rank=rank, code=0), 13.5)
+    crew.heard(wire.Heartbeat(T, I, node="n1"), 40.0)
+    assert crew.tick(40.0).warnings == []

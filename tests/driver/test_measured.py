@@ -48,6 +48,14 @@ def test_what_was_measured_stands_beside_what_was_assumed(
     assert "2.00 s on 1" in note.text
 
 
+def test_that_only_starts_from_spares_count_is_said() -> None:
+    scheduler = Scheduler(settings(FifoSettings()))
+    scheduler._costs.observe_setup(1, 9.0)
+    assert scaling_note(scheduler, 1.0).text.endswith("a start took  9.00 s on 1 (p90, by atoms)")
+    scheduler._costs.observe_setup(1, 0.5, warm=True)
+    assert "0.50 s on 1 (p90, by atoms; those from a spare" in scaling_note(scheduler, 1.0).text
+
+
 def test_it_is_a_profile_for_the_next_run(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     file.write_text(json.dumps(profile_document(after_some_reports(ScalingSettings()))))

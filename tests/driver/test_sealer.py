@@ -31,6 +31,16 @@ def test_the_last_seal_makes_the_log_and_says_nothing(tmp_path: Path) -> None:
     assert folder.log.exists()
 
 
+def test_modules_of_the_folder_one_stands_in_do_not_get_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "string.py").write_text("raise SystemExit('this is the training script')")
+    folder = a_run(tmp_path / "run")
+    folder.log.unlink(missing_ok=True)
+    monkeypatch.chdir(tmp_path)
+    assert Sealer(folder).finish(60.0) is None
+
+
 def test_a_seal_that_fails_says_why(tmp_path: Path) -> None:
     trouble = Sealer(RunFolder(tmp_path / "nothing")).finish(60.0)
     assert trouble is not None

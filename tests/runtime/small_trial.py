@@ -51,6 +51,8 @@ def main() -> None:
             f"trained {iteration}: {fingerprint()} lr {sgd.param_groups[0]['lr']:g} consumed {sampler.num_consumed}"
         )
         trial.report(accuracy=iteration)
+    if do == "end at once":
+        os._exit(0)
     print("left early" if trial.left_early else "to the end")
 
 

@@ -137,6 +137,13 @@ def test_a_script_that_breaks_out_of_the_loop_has_completed(stage: Stage) -> Non
     assert stage.checkpoints() == ["checkpoint-2"]
 
 
+def test_a_script_that_ends_its_process_after_the_loop_has_said_goodbye_before(stage: Stage) -> None:
+    """Many scripts do that since their libraries hang at the end."""
+    spec = stage.spec(SCRIPT, config={"do": "end at once", "learning_rate": 0.1}, max_iterations=1)
+    assert stage.run(spec) == [0]
+    assert [type(message) for message in stage.heard] == [RankHello, Report, SavedCheckpoint, Leaving]
+
+
 def test_a_script_alone_trains_with_its_defaults(tmp_path: Path) -> None:
     environ = {
         name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}

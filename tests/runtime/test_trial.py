@@ -46,6 +46,7 @@ def test_a_trial_runs_to_r_saves_and_says_goodbye(tmp_path: Path) -> None:
     assert (line.goodbye.how, line.goodbye.training_iteration) == ("completed", 4)
     assert [report.seq for report in line.of(Report)] == [1, 2, 3, 4]
     assert checkpoints(spec) == ["checkpoint-4"]
+    assert line.num_flushed == len(line.said), "the script may end its process next"
 
 
 def test_a_trial_that_is_asked_to_leave_saves_first_and_goes_on_later(tmp_path: Path) -> None:
@@ -161,6 +162,14 @@ def test_a_metric_that_is_no_number_is_named(tmp_path: Path, value: Any) -> None
         for _ in trial:
             trial.report(accuracy=value)
     assert len(str(raised.value)) < 300
+
+
+def test_metrics_in_a_dict_are_asked_for_by_name(tmp_path: Path) -> None:
+    trial = make_trial(launch(tmp_path), HeardLine())
+    trial.track(**Objects().named)
+    with pytest.raises(TrialError, match=r"trial\.report\(\*\*metrics\)"):
+        for _ in trial:
+            trial.report({"accuracy": 1.0})
 
 
 def test_a_first_report_without_the_experiments_metric_is_found_out_at_once(tmp_path: Path) -> None:

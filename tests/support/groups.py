@@ -75,6 +75,8 @@ class HeardLine:
         self.said: list[ToDriver] = []
         self.leave_after = leave_after
         self.waits: list[float] = []
+        self.num_flushed = 0
+        """So many of `said` had been waited for."""
 
     def say(self, message: ToDriver) -> None:
         self.said.append(message)
@@ -87,6 +89,9 @@ class HeardLine:
         if self.leave_after is not None and len(self.of(Report)) >= self.leave_after:
             return "pause"
         return None
+
+    def flush(self) -> None:
+        self.num_flushed = len(self.said)
 
     def close(self) -> None:
         pass
