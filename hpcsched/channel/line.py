@@ -82,6 +82,8 @@ class Line(Generic[Heard]):
         self._connected = threading.Event()
         self._lost_at: float | None = time.monotonic()
         self._stopping = False
+        self.num_failed = 0
+        """Endpoints tried in a row that did not come to stand."""
         self._thread = threading.Thread(target=self._run, name="hpcsched-channel", daemon=True)
         self._thread.start()
 
@@ -144,6 +146,9 @@ class Line(Generic[Heard]):
             try:
                 if self._connection(socket, self._endpoints[turn % len(self._endpoints)]):
                     pause_s = BACKOFF_S[0]
+                    self.num_failed = 0
+                else:
+                    self.num_failed += 1
             except Exception:
                 log.exception("channel: %s: the connection failed; trying again", self._identity)
             finally:

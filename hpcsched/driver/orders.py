@@ -24,6 +24,8 @@ from hpcsched.runfolder import RunFolder, neat
 
 CONNECT_S = 2.0
 """To reach any of the endpoints: a handshake takes two round trips."""
+NUM_ROUNDS = 2
+"""Over all endpoints: where nobody listens that is told at once, and a third time says no more."""
 ANSWER_S = 3.0
 """Once it is reached: the answer comes when the journal has the order."""
 TAKEN_LIMIT_S = 5.0
@@ -106,7 +108,11 @@ def _over_endpoint(live: LiveRun, order: Order) -> Answer | None:
     except ChannelError:
         return None  # a key that we may not read, or none: whether the folder is ours the file will show
     try:
-        return line.receive(ANSWER_S) if line.wait_connected(CONNECT_S) else None
+        end = time.monotonic() + CONNECT_S
+        while not line.wait_connected(LOOK_S):
+            if time.monotonic() > end or line.num_failed >= NUM_ROUNDS * len(endpoints):
+                return None
+        return line.receive(ANSWER_S)
     finally:
         line.close(0.0)
 

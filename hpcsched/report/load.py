@@ -14,7 +14,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from hpcsched.errors import LogError, RunFolderError
+from hpcsched.core.words import no_such_trial
+from hpcsched.errors import InputError, LogError, RunFolderError
 from hpcsched.eventlog import schema
 from hpcsched.eventlog.hdf5 import is_up_to_date, seal
 from hpcsched.eventlog.lease import holder_of, this_host
@@ -119,6 +120,9 @@ class RunLog:
         return self.table("notes")
 
     def config(self, trial_id: int) -> dict[str, Any]:
+        """Raises InputError when there is no such trial."""
+        if not 0 <= trial_id < len(self.trials):
+            raise InputError(f"{self.file}: {no_such_trial(trial_id, len(self.trials))}")
         config: dict[str, Any] = json.loads(self.trials["config"][trial_id])
         return config
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hpcsched
-from hpcsched.errors import JournalDamagedError, LogError, RunFolderError
+from hpcsched.errors import InputError, JournalDamagedError, LogError, RunFolderError
 from hpcsched.eventlog.hdf5 import seal
 from hpcsched.eventlog.lease import acquire
 from tests.support.runs import EXPERIMENT, Script, a_run, go_on
@@ -23,6 +23,11 @@ def test_a_run_is_loaded_as_arrays_with_text_as_text(tmp_path: Path) -> None:
     assert isinstance(log.actions["because"][0], str)
     assert log.best is not None
     assert log.config(log.best["trial_id"])["momentum"] == 0.9
+    for wrong in (len(log.trials), -1):
+        with pytest.raises(
+            InputError, match=rf"there is no trial {wrong}; there are 0 to {len(log.trials) - 1}"
+        ):
+            log.config(wrong)
     own = log.results[log.results["trial_id"] == log.best["trial_id"]]
     assert np.nanmax(own["metric"]) == log.best["metric"]
     assert log.best_curve["metric"][-1] == log.best["metric"]
