@@ -28,6 +28,12 @@ class AllocationEnds(msgspec.Struct, frozen=True):
     at_unix_s: float | None
 
 
+class AllocationOver(msgspec.Struct, frozen=True):
+    """The job has ended although the driver has not: somebody cancelled it, say."""
+
+    why: str
+
+
 class NodeBack(msgspec.Struct, frozen=True):
     node: str
 

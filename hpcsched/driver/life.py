@@ -64,7 +64,7 @@ from hpcsched.eventlog.lease import Lease, acquire, read_lease
 from hpcsched.eventlog.reader import JournalReader
 from hpcsched.eventlog.records import End, Header
 from hpcsched.eventlog.status import read_status
-from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at
+from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at, why_over
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
@@ -728,6 +728,8 @@ class _Life:
                 ends_at, known = read_ends_at(allocation.job_id, self._environ, run_command)
                 if known:
                     self._inbox.put(ib.AllocationEnds(ends_at))
+                elif why := why_over(allocation.job_id, self._environ, run_command):
+                    self._inbox.put(ib.AllocationOver(f"the Slurm job {allocation.job_id} is over: {why}"))
 
             def try_nodes() -> None:
                 for node in watch.back(sorted(loop.down_nodes), time.monotonic()):

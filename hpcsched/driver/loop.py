@@ -348,6 +348,8 @@ class Loop:
                 self._signal(name, now)
             case ib.AllocationEnds(at_unix_s=at_unix_s):
                 self._allocation_ends(at_unix_s, now)
+            case ib.AllocationOver(why=why):
+                self._handle(ev.ShutdownRequested(time=now, save=False, suspend=True, why=why))
             case ib.Said(text=text):
                 self._note(text, now)
             case ib.LeaseLost(why=why):

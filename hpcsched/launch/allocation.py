@@ -41,6 +41,19 @@ class RunCommand(Protocol):
 
 
 COMMAND_TIMEOUT_S = 20.0
+_LIVE_STATES = {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"}
+_WAITING_STATES = {
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+}
+_NO_SUCH_JOB = "Invalid job id"
 """Longest wait for one answer of Slurm. A controller that is away answers after 9 to 10 s (22.05, 24.11)."""
 
 
@@ -150,7 +163,7 @@ def read_allocation(
     version = parse_version(ask("the Slurm version", "srun", "--version"))
     job = parse_show_job(ask("what the job holds", "scontrol", "-d", "show", "job", job_id), expand_nodelist)
     state = job.fields.get("JobState", "")
-    if state and state not in {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING"}:
+    if state and state not in _LIVE_STATES:
         raise AllocationError(
             f"the environment names Slurm job {job_id}, but that job is {state}: leave this shell and start in a live allocation"
         )
@@ -225,6 +238,23 @@ def read_ends_at(
     End is in UNIX seconds, None when there is no limit. `known` is False when Slurm gave no answer: keep the last one.
     """
     return _ends_at(job_id, run_command, slurm_query_environment(environ), timeout_s)
+
+
+def why_over(
+    job_id: str, environ: Mapping[str, str], run_command: RunCommand, *, timeout_s: float = COMMAND_TIMEOUT_S
+) -> str | None:
+    """Why this job is known to be over ("it is CANCELLED"); None: it lives, it waits, or Slurm gave no answer.
+
+    To be asked when its end is no longer told: a driver that runs outside of the job (on a login node, started by salloc) gets no signal
+    when somebody cancels it.
+    """
+    argv = ("scontrol", "show", "job", job_id)
+    try:
+        text = run_command(argv, timeout_s=timeout_s, env=slurm_query_environment(environ))
+    except CommandError as error:
+        return "Slurm does not know it any more" if _NO_SUCH_JOB in error.stderr + error.stdout else None
+    state = parse_show_job(text, expand_nodelist).fields.get("JobState", "")
+    return f"it is {state}" if state and state not in _LIVE_STATES | _WAITING_STATES else None
 
 
 def _ends_at(

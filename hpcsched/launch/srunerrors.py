@@ -46,7 +46,8 @@ TABLE: tuple[SrunError, ...] = (
         "slurm", 3.0, "slurmd of a node did not start the task; the node may be failing",
     ),
     SrunError(
-        r"Job/step already completing or completed|Invalid job id|Job is no longer pending/running|allocation .* has been revoked|Job has expired",
+        r"Job/step already completing or completed|Invalid job id|Job is no longer pending/running|allocation .* has been revoked|[Jj]ob( \d+)? has expired"
+        r"|Expired or invalid job",
         "slurm", 10.0, "the job is ending",
     ),
     SrunError(

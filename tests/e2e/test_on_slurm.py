@@ -122,6 +122,22 @@ def test_scancel_of_the_job_leaves_a_complete_log_and_nothing_else(
     assert run.status["state"] == "suspended"
 
 
+def test_a_driver_outside_of_a_job_that_is_cancelled_suspends_the_run(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """Nobody signals it, as on a login node where salloc has started it: it went on to its deadline, all launches being refused."""
+    job = on_slurm(tmp_path, [LONG] * 3, max_iterations=100_000)
+    with cluster.allocation("-N2", "--gres=gpu:2") as allocation:
+        run = job.start(inside=allocation)
+        run.waits_for(ev.ResultReported, 9)
+        cluster.run(["scancel", allocation.job_id])
+        assert run.ends() == 75
+    run.check()
+    assert run.status["state"] == "suspended"
+    assert f"the Slurm job {allocation.job_id} is over: it is CANCELLED" in run.told()
+    assert all(event.outcome is not Outcome.LAUNCH_FAILED for event in run.events(ev.TrialExited))
+
+
 def test_a_trial_grows_over_two_hosts(tmp_path: Path, cluster: Cluster) -> None:
     """One GPU on each of four hosts: whoever holds two spans two."""
     job = on_slurm(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcsched.errors import AllocationError, CommandError
-from hpcsched.launch.allocation import parse_slurm_time, read_allocation, read_ends_at
+from hpcsched.launch.allocation import parse_slurm_time, read_allocation, read_ends_at, why_over
 from tests.support.slurmsays import Answer, SlurmSays
 
 FIXTURES = Path(__file__).parent.parent / "topology" / "fixtures"
@@ -180,3 +180,19 @@ def test_the_drivers_node_is_found_by_the_hosts_name_where_slurm_does_not_say() 
         == "n3"
     )
     assert getattr(read_allocation(here, SlurmSays(table()), hostname="login1"), "driver_node", "") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("JobId=7 JobName=x\n   JobState=CANCELLED Reason=None\n", "it is CANCELLED"),
+        ("JobId=7 JobName=x\n   JobState=RUNNING Reason=None\n", None),
+        ("JobId=7 JobName=x\n   JobState=PENDING Reason=BeginTime\n", None),
+        (refused("slurm_load_jobs error: Invalid job id specified"), "Slurm does not know it any more"),
+        (refused("slurm_load_jobs error: Unable to contact slurm controller (connect failure)"), None),
+        (refused("", None), None),
+        ("", None),
+    ],
+)
+def test_a_job_is_over_only_when_slurm_says_so(answer: str, why: str | None) -> None:
+    assert why_over("7", {}, SlurmSays({"scontrol show job": answer})) == why
