@@ -36,7 +36,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hpcsched.launch.environment import mpi_environment
-from hpcsched.launch.processes import descendants, kill_process
+from hpcsched.launch.processes import CleanersLast, descendants, kill_process
 from hpcsched.launch.supervisor import (
     KILL_AGAIN_S,
     PR_SET_CHILD_SUBREAPER,
@@ -268,11 +268,12 @@ def be_a_hand(spec: LaunchSpec, rank: int) -> int:
     say(Here(rank))
     pid, code, ending, told_gone, lost = 0, None, False, False, False
     pause_s, pending = KILL_AGAIN_S[0], b""
+    cleaners_last = CleanersLast()
     while True:
         left = []
         if ending:
             left = descendants(os.getpid())
-            for process in left:
+            for process in cleaners_last.of(left, time.monotonic()):
                 kill_process(process)
         code = _reap(pid, code, ending, say)
         if ending and not left and (pid == 0 or code is not None):

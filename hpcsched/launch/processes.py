@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -127,6 +127,42 @@ def kill_process(process: Process) -> bool:
     return False
 
 
+CLEANER_S = 3.0
+"""So long those who clean up after the others may live when the others are gone: torch's deletes and ends 2 s after its last client."""
+_CLEANERS = (b"torch_shm_manager\0", b"from multiprocessing.resource_tracker import main")
+
+
+def is_cleaner(process: Process) -> bool:
+    """It deletes what the others leave in /dev/shm when they are gone, and ends then: torch's manager of shared memory
+    (`torch.multiprocessing.set_sharing_strategy("file_system")`) and Python's resource tracker (`SharedMemory`, spawned workers)."""
+    try:
+        command = (PROC / str(process.pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(word in command for word in _CLEANERS)
+
+
+class CleanersLast:
+    """Whom to kill now, of those that are left: first everybody else, then for a moment nobody, then the cleaners, too.
+
+    Without it each trial that is killed leaves its batches in the node's memory for good.
+    """
+
+    def __init__(self, is_cleaner: Callable[[Process], bool] = is_cleaner) -> None:
+        self._is_cleaner = is_cleaner
+        self._alone_at: float | None = None
+
+    def of(self, left: Sequence[Process], now: float) -> Sequence[Process]:
+        """`now`: seconds of a clock that only goes forward."""
+        others = [process for process in left if not self._is_cleaner(process)]
+        if others:
+            self._alone_at = None
+            return others
+        if self._alone_at is None:
+            self._alone_at = now
+        return left if now - self._alone_at >= CLEANER_S else ()
+
+
 def end_marked(
     marks: Mapping[str, str], *, limit_s: float, exclude: Iterable[int] = (), logs_under: Path | None = None
 ) -> tuple[list[Process], bool]:
@@ -134,14 +170,15 @@ def end_marked(
     end = time.monotonic() + limit_s
     pause_s = 0.005
     found: dict[tuple[int, int], Process] = {}
+    cleaners_last = CleanersLast()
     while True:
         alive = marked(marks, exclude=exclude, logs_under=logs_under)
         if not alive:
             return list(found.values()), True
         if time.monotonic() > end:
             return list(found.values()), False
-        for process in alive:
-            found[process.pid, process.start_ticks] = process
+        found |= {(process.pid, process.start_ticks): process for process in alive}
+        for process in cleaners_last.of(alive, time.monotonic()):
             kill_process(process)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.2)

@@ -47,7 +47,7 @@ from hpcsched.launch.cgroups import count_oom_kills, oom_files
 from hpcsched.launch.checks import check_node
 from hpcsched.launch.devices import MismatchError, share_cores
 from hpcsched.launch.environment import rank_environment
-from hpcsched.launch.processes import descendants, kill_process
+from hpcsched.launch.processes import CLEANER_S, CleanersLast, descendants, is_cleaner, kill_process
 from hpcsched.launch.still import Watch
 from hpcsched.launch.tails import tail_of, tells_out_of_memory
 from hpcsched.launch.zygote import Fork, script_of
@@ -77,6 +77,8 @@ GOODBYE_LIMIT_S = 10.0
 """Longest wait until the driver has the goodbye."""
 KILL_AGAIN_S = (0.005, 0.5)
 """Between two rounds of killing what is left: at first, at most."""
+CLEANER_LOOK_S = 0.05
+"""Between two looks at those who clean up after the ranks."""
 PROGRESS_BEATS = 5
 """The driver hears where the ranks are after so many heartbeats."""
 RANK_EXEC = Path(__file__).with_name("rank_exec.py")
@@ -222,6 +224,7 @@ class Supervisor:
         self._client.send(SupervisorGoodbye(*ids, node=self._node.node, exits=exits))
         delivered = self._client.close(GOODBYE_LIMIT_S if self._save_until is None else 1.0)
         log.info("gone: %s%s", exits, "" if delivered else "; the driver was not there to hear the goodbye")
+        self._let_cleaners_end()
         return 0 if all(code == 0 for code in exits.values()) else 1
 
     def _step(self, timeout_s: float = 0.0) -> None:
@@ -428,8 +431,10 @@ class Supervisor:
             self._kill_what_is_left()
 
     def _kill_what_is_left(self) -> bool:
-        """One round: SIGKILL each descendant. True, and GONE, once there is none and every rank was reaped."""
-        left = descendants(os.getpid())
+        """One round: SIGKILL each descendant but those that clean up after the others. True, and GONE, once there is none and every
+        rank was reaped."""
+        found = descendants(os.getpid())
+        left = [process for process in found if process.pid in self._ranks or not is_cleaner(process)]
         for process in left:
             rank = self._ranks.get(process.pid)
             if kill_process(process) and rank is not None and rank.code is None:
@@ -444,6 +449,16 @@ class Supervisor:
             return True
         self._kill_pause_s = min(2 * self._kill_pause_s, KILL_AGAIN_S[1])
         return False
+
+    def _let_cleaners_end(self) -> None:
+        """They hold no device, and nobody waits for them: the goodbye is said. With their step they would be killed too early."""
+        cleaners_last = CleanersLast()
+        end = time.monotonic() + 2 * CLEANER_S
+        while (left := descendants(os.getpid())) and time.monotonic() < end:
+            for process in cleaners_last.of(left, time.monotonic()):
+                kill_process(process)
+            time.sleep(CLEANER_LOOK_S)
+            self._reap()
 
     def _others_are_gone(self) -> bool:
         """Of this node's ranks, those that are no children of this process (MPI trials)."""

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from hpcsched.launch.processes import Process, descendants, kill_process, marked
+from hpcsched.launch.processes import CleanersLast, Process, descendants, kill_process, marked
 
 GONE = "hpcsched-sweep gone"
 LEFT = "hpcsched-sweep left"
@@ -37,13 +37,14 @@ def main() -> int:
     run_dir, trial_id, incarnation, node = sys.argv[1:5]
     marks = marks_of(run_dir, int(trial_id), int(incarnation))
     end = time.monotonic() + LIMIT_S
+    cleaners_last = CleanersLast()
     while left := processes_on(node, marks):
         if time.monotonic() > end:
             print(LEFT, " ".join(str(process.pid) for process in left), flush=True)
             return 1
-        for process in left:
-            if process.pid != os.getpid():
-                kill_process(process)
+        others = [process for process in left if process.pid != os.getpid()]
+        for process in cleaners_last.of(others, time.monotonic()):
+            kill_process(process)
         time.sleep(0.02)
     print(GONE, flush=True)
     return 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
-from hpcsched.launch.processes import end_marked, marked
+from hpcsched.launch.processes import CLEANER_S, CleanersLast, Process, end_marked, marked
 from tests.support.cluster import wait_until
 
 
@@ -31,3 +32,38 @@ def test_a_process_without_any_mark_is_found_by_the_rank_log_that_it_writes(tmp_
         for process in (writer, reader):
             process.kill()
             process.wait()
+
+
+SHARES = """
+import os, sys, time
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=4096)
+print(memory.name, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_shares_is_deleted_by_its_tracker_before_that_is_killed_too() -> None:
+    marks = {"HPCSCHED_RUN_DIR": f"a run that shares memory, {id(object())}"}
+    sharing = subprocess.Popen([sys.executable, "-c", SHARES], env=marks, stdout=subprocess.PIPE, text=True)
+    try:
+        assert sharing.stdout is not None
+        shared = Path("/dev/shm") / sharing.stdout.readline().strip()
+        assert shared.is_file()
+        found, gone = end_marked(marks, limit_s=10.0)
+        assert len(found) == 2, "it and its tracker"
+        assert gone
+        assert not shared.exists()
+    finally:
+        sharing.kill()
+        sharing.communicate()
+
+
+def test_who_cleans_up_is_killed_last_and_in_any_case() -> None:
+    rank, tracker = Process(5, 1, "S", 100), Process(6, 1, "S", 101)
+    last = CleanersLast(lambda process: process is tracker)
+    assert last.of([rank, tracker], 10.0) == [rank]
+    assert last.of([tracker], 11.0) == ()
+    assert last.of([rank, tracker], 11.5) == [rank], "another rank was found"
+    assert last.of([tracker], 12.0) == ()
+    assert last.of([tracker], 12.0 + CLEANER_S) == [tracker]

@@ -239,6 +239,27 @@ def test_whatever_a_rank_forked_is_gone_before_goodbye(
     assert goodbye.exits == {0: 0 if ending == "by itself" else -9}
 
 
+def test_who_deletes_what_a_rank_has_shared_may_end_and_the_goodbye_does_not_wait_for_it(
+    driver: FakeDriver, running: Running, tmp_path: Path
+) -> None:
+    """torch_shm_manager, which torch starts beside a rank, deletes files in /dev/shm 2 s after the last of its clients has gone."""
+    shared, goodbye = tmp_path / "torch_1_2_3", tmp_path / "goodbye"
+    shared.touch()
+    cleaner = f"until [ -e {goodbye} ]; do sleep 0.02; done; rm {shared}; exit"
+    spec = driver.spec(
+        "import subprocess, time\n"
+        f"subprocess.Popen(['torch_shm_manager', '-c', {cleaner!r}], executable='/bin/bash')\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    process = running.start(driver, spec)
+    driver.wait_log(spec, "ready")
+    driver.kill(spec)
+    driver.one(SupervisorGoodbye)
+    goodbye.touch()
+    process.wait(20.0)
+    assert not shared.exists()
+
+
 def test_a_line_of_fifty_megabytes_hurts_nobody(driver: FakeDriver, running: Running) -> None:
     spec = driver.spec("import sys\nfor _ in range(50): sys.stdout.write('x' * 1_000_000)\nsys.exit(3)")
     running.start(driver, spec)
