@@ -37,7 +37,7 @@ import numpy as np
 
 from hpcsched.errors import CheckpointError, LostCheckpointError, TrialError
 from hpcsched.runtime.driverline import Line
-from hpcsched.runtime.place import Place, find_place, process_age_s
+from hpcsched.runtime.place import Place, claim, find_place, process_age_s
 from hpcsched.runtime.session import Session, ignore_signals, line_of
 
 FORMAT = 1
@@ -73,6 +73,7 @@ def mpi_trial(*, max_iterations: int | None = None, seed: int | None = None, **d
     """
     age_s = process_age_s()
     place = find_place(os.environ)
+    claim(place, os.environ, os.getpid())
     if place.launch is not None:
         ignore_signals()
     began = time.monotonic()

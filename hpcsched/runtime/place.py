@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,8 @@ from hpcsched.launchspec import LaunchSpec
 
 LAUNCH_VARIABLE = "HPCSCHED_LAUNCH"
 """Names launch.json; set for the ranks of a trial and for nobody else."""
+CLAIMED_VARIABLE = "HPCSCHED_RANK_PID"
+"""The process that has joined as this rank."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -60,6 +62,25 @@ def find_place(environ: Mapping[str, str]) -> Place:
         rendezvous=True,
         num_local_ranks=max(1, int(local_world_size)) if local_world_size.isdigit() else 1,
     )
+
+
+def claim(place: Place, environ: MutableMapping[str, str], pid: int) -> None:
+    """Note in the environment, which children inherit, that process `pid` is this rank now. Raises TrialError when one is already: two
+    would answer to the driver by one name, and neither would hear all that it says."""
+    if place.launch is None:
+        return
+    if CLAIMED_VARIABLE not in environ:
+        environ[CLAIMED_VARIABLE] = str(pid)
+    elif environ[CLAIMED_VARIABLE] == str(pid):
+        raise TrialError(
+            "the process has joined its trial already: call hpcsched.trial() once, and pass on what it returns"
+        )
+    else:
+        raise TrialError(
+            f"rank {place.rank} is process {environ[CLAIMED_VARIABLE]}, which has started this one: only one of them may call "
+            "hpcsched.trial(). Where multiprocessing (a DataLoader's workers, say) imports the script again, begin its main part "
+            'with `if __name__ == "__main__":`'
+        )
 
 
 def read_launch(file: Path) -> LaunchSpec:

@@ -31,7 +31,7 @@ from hpcsched.runtime.budget import SaveOutcome
 from hpcsched.runtime.driverline import Line
 from hpcsched.runtime.groups import Groups, count_collectives, join_groups, leave_groups
 from hpcsched.runtime.memory import available_bytes
-from hpcsched.runtime.place import Place, find_place, process_age_s
+from hpcsched.runtime.place import Place, claim, find_place, process_age_s
 from hpcsched.runtime.sampler import ElasticSampler
 from hpcsched.runtime.saver import Saver
 from hpcsched.runtime.scaling import Batch, LearningRate, Ramp, Scaling, ScalingRule, Schedule
@@ -55,6 +55,7 @@ def trial(*, max_iterations: int | None = None, seed: int | None = None, **defau
     """
     age_s = process_age_s()
     place = find_place(os.environ)
+    claim(place, os.environ, os.getpid())
     if place.launch is not None:
         ignore_signals()
     began = time.monotonic()

@@ -8,7 +8,8 @@ import pytest
 
 from hpcsched.errors import TrialError
 from hpcsched.runtime.budget import SaveBudget, verdict_wait_s
-from hpcsched.runtime.place import find_place, process_age_s
+from hpcsched.runtime.place import claim, find_place, process_age_s
+from tests.support.groups import launch, place_of
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
 
@@ -40,6 +41,19 @@ def test_an_environment_that_makes_no_sense_is_refused(changes: dict[str, str]) 
         find_place({"RANK": "0"})
     with pytest.raises(TrialError, match="by hand"):
         find_place({"HPCSCHED_LAUNCH": "launch.json"})
+
+
+def test_a_rank_is_one_process_and_joins_once(tmp_path: Path) -> None:
+    environ = {"HOME": "/"}
+    alone, rank = place_of(None), place_of(launch(tmp_path))
+    claim(alone, environ, 7)
+    claim(alone, environ, 7)
+    assert environ == {"HOME": "/"}, "a script alone may do as it likes"
+    claim(rank, environ, 7)
+    with pytest.raises(TrialError, match=r"call hpcsched\.trial\(\) once"):
+        claim(rank, environ, 7)
+    with pytest.raises(TrialError, match=r"rank 0 is process 7, .*if __name__ =="):
+        claim(rank, environ, 8)
 
 
 @pytest.mark.parametrize(

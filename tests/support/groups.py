@@ -129,9 +129,14 @@ def launch(run_dir: Path, **changes: Any) -> LaunchSpec:
     return LaunchSpec(**(fields | changes))
 
 
+def place_of(spec: LaunchSpec | None) -> Place:
+    return Place(rank=0, world_size=1, local_rank=0, launch=spec, rendezvous=spec is not None)
+
+
 def make_trial(spec: LaunchSpec | None, line: HeardLine, **defaults: Any) -> Trial:
-    place = Place(rank=0, world_size=1, local_rank=0, launch=spec, rendezvous=spec is not None)
-    return Trial(place, groups_of_one(), line, defaults=defaults, max_iterations=None, seed=None, setup_s={})
+    return Trial(
+        place_of(spec), groups_of_one(), line, defaults=defaults, max_iterations=None, seed=None, setup_s={}
+    )
 
 
 @contextmanager
