@@ -1,46 +1,54 @@
-"""What narrowing once can reach on recorded curves: `python -m analysis.plans [--draws N]`.
+"""What narrowing once can reach on recorded curves: `python -m analysis.plans [--seeds N]`.
 
-A plan (n0, f, n1): n0 trials share all atoms until the share f of the deadline, then the best n1 of them do. Scheduler,
-scout and the end of iterations under way are left out: each plan is evaluated on the records themselves, on the same random pools. By
-regime, the mean regret over workloads, allocations and conditions is printed of
+A plan (n0, f, n1): n0 trials share all atoms until the share f of the deadline, then the best n1 of them do. Each trial leaves
+at the end of the iteration that is nearest to that time, the next ones begin when all have left, and each change of size costs a
+restart; scouts and newcomers are left out. Every plan is evaluated in every cell of `analysis.judging` with D <= 1, on pools of
+seeds from 100 on, which are judged nowhere. By regime, the mean regret over workloads, allocations and conditions is printed of
 
 - the plan that is best in hindsight for each allocation and condition, the same for all workloads: a bound for policies
   that narrow once and know nothing of the workload;
-- the plan that `deadline` would take, by `Outlook`, with each rho; and, leaving one workload out at a time, with the rho
-  that is best on the other three.
+- the plan that `deadline` takes (`deadline_field`), with its constants as they are, and one of them changed at a time;
+- with the constants that are best on three workloads, on the fourth.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import random
-from bisect import bisect_right
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import accumulate
-from statistics import fmean
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import product
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
-from analysis.judging import CLIP, SCALINGS, WORKLOADS, Data, find_data, scale_of
-from analysis.policies import REGIMES
-from hpcsched.core.policies.deadline_evidence import top_mean, top_variance
-from hpcsched.core.policies.deadline_outlook import Outlook
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.judging import (
+    CLIP,
+    WORKLOADS,
+    Cell,
+    Data,
+    bound,
+    deadline_of,
+    find_data,
+    num_trials,
+    restart_of,
+    scale_of,
+    scaling_of,
+    workload_of,
+)
+from analysis.policies import curve_cells
+from hpcsched.core.policies.deadline_field import Reach
 from hpcsched.core.settings import DeadlineSettings
 from hpcsched.sim.scaling import Throughput
+from hpcsched.sim.table import RecordedCurve
 
-SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-RHOS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)
-POOL = 100
-
-
-class Case(NamedTuple):
-    """Deadline and restart cost in median full trainings."""
-
-    deadline: float
-    atoms: int
-    scaling: str
-    restart: float
+FIRST_SEED = 100
+REGIMES = (0.1, 0.3, 1.0)
+SHARES = (0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8)
+NEVER = 1.0
+Floats = NDArray[np.float64]
 
 
 class Plan(NamedTuple):
@@ -49,12 +57,19 @@ class Plan(NamedTuple):
     last: int
 
 
-CASES = [
-    Case(deadline, atoms, scaling, restart)
-    for deadline in REGIMES
-    for atoms in (8, 32)
-    for scaling, restart in (("linear", 0.0005), ("table", 0.01))
-]
+class Constants(NamedTuple):
+    trained: float
+    enough: int
+    explore: float
+    wide: int
+
+
+GRID: dict[str, tuple[Any, ...]] = {
+    "trained": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+    "enough": (48, 64, 80, 96, 112, 1_000_000),
+    "explore": (0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5),
+    "wide": (2, 4, 8),
+}
 
 
 def plans(atoms: int) -> list[Plan]:
@@ -63,130 +78,156 @@ def plans(atoms: int) -> list[Plan]:
         Plan(first, share, last)
         for first in sizes
         for last in sizes
-        for share in ((0.0,) if last == first else SHARES)
         if last <= first
+        for share in ((NEVER,) if last == first else SHARES)
     ]
 
 
-def speed_of(case: Case, num: int) -> float:
-    """Of each of so many trials, with as many atoms as help."""
-    speed = Throughput(SCALINGS[case.scaling])
-    return max(speed(size) for size in range(1, max(1, case.atoms // num) + 1))
+def size_of(cell: Cell, data: Data, num: int) -> int:
+    """Atoms of each of so many trials: as many as help."""
+    speed = Throughput(scaling_of(cell, data))
+    return max(range(1, max(1, cell.atoms // num) + 1), key=lambda size: (speed(size), -size))
 
 
-class Progress(NamedTuple):
-    """Of a plan, in full trainings of one trial: done when it is narrowed, and at most done at the deadline."""
-
-    judged: float
-    reached: float
+def speed_of(cell: Cell, data: Data, num: int) -> float:
+    return Throughput(scaling_of(cell, data))(size_of(cell, data, num))
 
 
-def progress(case: Case, plan: Plan) -> Progress:
-    judged = max(0.0, plan.share * case.deadline - case.restart) * speed_of(case, plan.first)
-    restart = case.restart if speed_of(case, plan.last) > speed_of(case, plan.first) else 0.0
-    left = max(0.0, case.deadline - max(plan.share * case.deadline, case.restart) - restart)
-    return Progress(judged, judged + left * speed_of(case, plan.last))
+@lru_cache(maxsize=256)
+def _pool(workload: str, after: str, data: Data, seed: int, num: int) -> list[tuple[Floats, Floats]]:
+    """Of each trial: durations at one atom, and the best score until each iteration."""
+    cell = Cell("curves", workload, 8, 1.0, "linear", 0.0, "done" if after == "done" else "hold")
+    source = workload_of(cell, seed, data)
+    sign = scale_of(data.curves(workload)).sign
+    found = []
+    for trial in range(num):
+        config = source.config(trial)
+        assert config is not None
+        curve = source.curve(trial, config)
+        assert isinstance(curve, RecordedCurve)
+        assert curve.recorded is not None
+        iterations = range(1, curve.recorded + 1)
+        scores = np.array([sign * curve.metric(i) for i in iterations])
+        found.append((np.array([curve.duration_s(i) for i in iterations]), np.maximum.accumulate(scores)))
+    return found
+
+
+def regret(cell: Cell, data: Data, seed: int, plan: Plan) -> float:
+    """Of one plan on one pool, on the scale of `analysis.judging`."""
+    scale = scale_of(data.curves(cell.workload))
+    deadline, restart = deadline_of(cell, data), restart_of(cell, data)
+    most = scale.longest if cell.deadline >= 1 else scale.typical
+    pool = _pool(cell.workload, cell.after, data, seed, num_trials(cell) or 0)[: plan.first]
+    now, top, speed_before = 0.0, -math.inf, 0.0
+    done = [0] * len(pool)
+    best = [-math.inf] * len(pool)
+    alive = list(range(len(pool)))
+    stages = [(plan.first, plan.share)] + ([(plan.last, NEVER)] if plan.share < NEVER else [])
+    for num, share in stages:
+        alive = sorted(alive, key=lambda i: -best[i])[:num]
+        speed = speed_of(cell, data, num)
+        begins = now + (restart if speed != speed_before else 0.0)
+        speed_before = speed
+        for i in alive:
+            durations, scores = pool[i]
+            ends = begins + np.cumsum(durations[done[i] : most]) / speed
+            if not len(ends):
+                continue
+            more = int(np.searchsorted(ends, deadline + 1e-9, side="right"))
+            if share < NEVER:
+                nearest = int(np.argmin(abs(ends - share * deadline))) + 1
+                now = max(now, float(ends[nearest - 1]))
+                more = min(more, nearest)
+            if more:
+                done[i] += more
+                best[i] = float(scores[done[i] - 1])
+                top = max(top, best[i])
+        if now >= deadline:
+            break
+    lost = (bound(cell, seed, data) - top) / (scale.best - scale.median)
+    return min(lost, CLIP) if cell.deadline < 1 else lost
 
 
 @lru_cache(maxsize=8)
-def _curves(data: Data, workload: str) -> list[tuple[list[float], list[float]]]:
-    """Of each record: when each iteration ends, in median full trainings, and the best score until then."""
-    scale = scale_of(data.curves(workload))
-    return [
-        (
-            [end / scale.full_s for end in accumulate(record.durations_s)],
-            list(accumulate((scale.sign * metric for metric in record.metrics), max)),
-        )
-        for record in scale.records
-    ]
+def _iteration_s(data: Data, workload: str) -> float:
+    return median(took for record in scale_of(data.curves(workload)).records for took in record.durations_s)
 
 
-def regret(data: Data, workload: str, case: Case, plan: Plan, draws: int) -> float:
-    """Mean over random pools, on the scale of `analysis.judging`."""
-    scale = scale_of(data.curves(workload))
-    curves = _curves(data, workload)
-    most = scale.longest if case.deadline >= 1 else scale.typical
-    judged, reached = progress(case, plan)
-    alone = (case.deadline - case.restart) * speed_of(case, 1)
-
-    def score(curve: tuple[list[float], list[float]], work: float) -> float:
-        done = min(bisect_right(curve[0], work + 1e-12), most)
-        return curve[1][done - 1] if done else -math.inf
-
-    found = []
-    for draw in range(draws):
-        pool = random.Random(draw).choices(curves, k=POOL)
-        ranked = sorted(pool[: plan.first], key=lambda curve: score(curve, judged), reverse=True)
-        got = max(score(curve, reached) for curve in ranked[: plan.last])
-        top = max(score(curve, alone) for curve in pool)
-        lost = (top - got) / (scale.best - scale.median)
-        found.append(min(lost, CLIP) if case.deadline < 1 else lost)
-    return fmean(found)
-
-
-def value(data: Data, workload: str, case: Case, plan: Plan, rho: float) -> float:
-    """V of `deadline_outlook`."""
-    options = DeadlineSettings()
-    scale = scale_of(data.curves(workload))
-    most = scale.longest if case.deadline >= 1 else scale.typical
-    judged, reached = (scale.typical * work for work in progress(case, plan))
-    if reached < 1:
-        return -math.inf
-    outlook = Outlook(0.0, 1.0, most, rho, options.growth, options.saturation)
-    foretold = outlook.foretold(judged, min(most, reached))
-    differ = math.sqrt(foretold**2 * top_variance(plan.last, plan.first) + 1 - foretold**2)
-    choice = foretold * top_mean(plan.last, plan.first) + differ * top_mean(1, plan.last)
-    return outlook.growth * outlook.maturity(reached) + choice
+@lru_cache(maxsize=100_000)
+def taken(cell: Cell, data: Data, constants: Constants) -> Plan:
+    """What `deadline_field` chooses, when the seconds of an iteration are known from the start."""
+    scale = scale_of(data.curves(cell.workload))
+    reach = Reach(
+        deadline_of(cell, data),
+        _iteration_s(data, cell.workload),
+        scale.longest if cell.deadline >= 1 else scale.typical,
+        constants.trained,
+        constants.enough,
+        lambda num: size_of(cell, data, num),
+        lambda size, _: Throughput(scaling_of(cell, data))(size),
+        lambda _: restart_of(cell, data),
+    )
+    if reach.all_are_trained(cell.atoms):
+        return Plan(cell.atoms, NEVER, cell.atoms)
+    last = reach.contenders(cell.atoms, constants.wide, constants.explore * deadline_of(cell, data))
+    first = min(cell.atoms, constants.wide * last)
+    return Plan(first, constants.explore if last < first else NEVER, last)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m analysis.plans", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--draws", type=int, default=40, help="random pools")
+    parser.add_argument("--seeds", type=int, default=30)
     options = parser.parse_args(arguments)
     data = find_data()
     if data is None:
         parser.error("no shared/data with recorded curves beside this checkout")
-    found = {
-        (workload, case, plan): regret(data, workload, case, plan, options.draws)
-        for case in CASES
-        for workload in WORKLOADS
-        for plan in plans(case.atoms)
-    }
+    cells = [cell for cell in curve_cells(every=False) if cell.deadline in REGIMES]
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
 
-    def hindsight(case: Case) -> float:
-        return min(fmean(found[workload, case, plan] for workload in WORKLOADS) for plan in plans(case.atoms))
+    @cache
+    def found(cell: Cell, plan: Plan) -> float:
+        return fmean(regret(cell, data, seed, plan) for seed in seeds)
 
-    def taken(workload: str, case: Case, rho: float) -> float:
-        plan = max(plans(case.atoms), key=lambda plan: value(data, workload, case, plan, rho))
-        return found[workload, case, plan]
+    def by_regime(values: dict[Cell, float]) -> list[float]:
+        return [
+            fmean(value for cell, value in values.items() if cell.deadline == regime) for regime in REGIMES
+        ]
+
+    def line(what: str, means: Iterable[float]) -> None:
+        print(f"| {what} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+
+    def regrets(constants: Constants, workloads: Sequence[str] = WORKLOADS) -> dict[Cell, float]:
+        return {
+            cell: found(cell, taken(cell, data, constants)) for cell in cells if cell.workload in workloads
+        }
 
     print("| mean regret | " + " | ".join(f"D = {regime:g}" for regime in REGIMES) + " |")
     print("|---|" + "---|" * len(REGIMES))
-    by_regime = {regime: [case for case in CASES if case.deadline == regime] for regime in REGIMES}
-    print(
-        "| best in hindsight | "
-        + " | ".join(f"{fmean(map(hindsight, cases)):.3f}" for cases in by_regime.values())
-        + " |"
-    )
-    for rho in RHOS:
-        means = [
-            fmean(taken(workload, case, rho) for case in cases for workload in WORKLOADS)
-            for cases in by_regime.values()
-        ]
-        print(f"| taken, rho = {rho:g} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
-    by_workload = {
-        (workload, rho): fmean(taken(workload, case, rho) for case in CASES)
-        for workload in WORKLOADS
-        for rho in RHOS
+    groups: dict[Cell, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell._replace(workload=""), []).append(cell)
+    hindsight = {
+        group: min(fmean(found(cell, plan) for cell in members) for plan in plans(group.atoms))
+        for group, members in groups.items()
     }
+    line("best in hindsight", by_regime(hindsight))
+    settings = DeadlineSettings()
+    usual = Constants(settings.trained, settings.enough, settings.explore, settings.wide)
+    line("taken", by_regime(regrets(usual)))
+    for name, values in GRID.items():
+        for value in values:
+            if value != getattr(usual, name):
+                line(f"{name} = {value:g}", by_regime(regrets(usual._replace(**{name: value}))))
+    every = [Constants(*values) for values in product(*GRID.values())]
+    elsewhere = []
     for left_out in WORKLOADS:
         others = [workload for workload in WORKLOADS if workload != left_out]
-        best = min(RHOS, key=lambda rho: sum(by_workload[workload, rho] for workload in others))
-        print(
-            f"{left_out} left out: rho = {best:g} is best on the others; there {by_workload[left_out, best]:.3f}"
-        )
+        best = min(every, key=lambda constants: sum(by_regime(regrets(constants, others))))
+        elsewhere.append(by_regime(regrets(best, [left_out])))
+        line(f"{left_out} left out: {best} is best on the others; there", elsewhere[-1])
+    line("left out, mean", [fmean(values) for values in zip(*elsewhere, strict=True)])
     return 0
 
 

@@ -55,8 +55,9 @@ BASELINES: dict[str, PolicySettings] = {
 ABLATIONS: dict[str, PolicySettings] = {
     "no turnover": DeadlineSettings(turnover=False),
     "never narrowed": DeadlineSettings(narrow=False),
-    "no scout": DeadlineSettings(scouts=0),
+    "no scouts": DeadlineSettings(scouts=False),
     "first iterations are timed": DeadlineSettings(untypical=0),
+    "no room for newcomers": DeadlineSettings(patience=0.0),
     "trials grow in small steps": DeadlineSettings(leap=1),
     "hopeless trials grow too": DeadlineSettings(reach=0.0),
 }

@@ -78,25 +78,17 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
         "Which paused trial goes on when nobody can be promoted and nobody new comes: the first created (2020), or the best.",
     ),
     ("hypersched", "protect_leader"): (Flag(), "The leader is not paused for what it scored at an old rung."),
-    ("deadline", "rho"): (
-        Number(0, 1),
-        "Assumed correlation of the ranks at k and 2 k iterations where training outweighs choice.",
-    ),
     ("deadline", "growth"): (
         Number(0, low_excluded=True),
-        "Assumed growth from k to 2 k iterations, in spreads among trials, where training outweighs choice.",
-    ),
-    ("deadline", "saturation"): (
-        Number(0, low_excluded=True),
-        "Iterations after which twice as many are assumed to bring half of the growth.",
+        "Growth from k to 2 k iterations, in spreads among trials, that counts until it has been measured.",
     ),
     ("deadline", "prior_weight"): (
         Number(0, low_excluded=True),
         "Trials that growth counts as, while it is measured to tell whether choice or training matters more.",
     ),
     ("deadline", "scouts"): (
-        Whole(0),
-        "Trials that share all atoms until the time of an iteration is known; 0: all start on one atom.",
+        Flag(),
+        "The first trials start on the square root of all atoms each, until an iteration has shown how long it takes.",
     ),
     ("deadline", "untypical"): (Whole(0), "Iterations at the start of a training whose time is not counted."),
     ("deadline", "leap"): (
@@ -106,6 +98,23 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
     ("deadline", "reach"): (
         Number(0),
         "There, a trial grows only if it will have trained at least so many times as far as the best one had.",
+    ),
+    ("deadline", "trained"): (
+        Number(0, 1, low_excluded=True),
+        "Where training matters more, the field is narrowed to so few that each can do this share of R.",
+    ),
+    ("deadline", "enough"): (
+        Whole(1),
+        "There, so many iterations count as a whole training, whatever R is.",
+    ),
+    ("deadline", "explore"): (
+        _FRACTION,
+        "There, the share of the deadline after which the field is narrowed.",
+    ),
+    ("deadline", "wide"): (Whole(1), "There, how many times as many trials compete before that."),
+    ("deadline", "patience"): (
+        Number(0),
+        "There, a trial makes room for a newcomer when it has not improved for this share of the iterations before; 0: never.",
     ),
     ("deadline", "turnover"): (Flag(), "Most trials go again soon where choice outweighs training."),
     ("deadline", "narrow"): (Flag(), "The field is narrowed, and contenders grow, where training does."),

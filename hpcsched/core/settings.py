@@ -69,22 +69,29 @@ class HyperSchedSettings(_Policy, frozen=True, tag="hypersched"):
 class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     """Our own policy: see `policies/deadline.py`. Priors first, then switches for ablations."""
 
-    rho: float = 0.65
-    """Correlation of the ranks at k and 2 k iterations where training outweighs choice."""
     growth: float = 1.5
-    """Growth from k to 2 k iterations, in spreads among trials, there."""
-    saturation: float = 60.0
-    """L: iterations after which a doubling is assumed to bring half of the growth."""
+    """Growth from k to 2 k iterations, in spreads among trials, until it has been measured."""
     prior_weight: float = 2.0
     """Trials that `growth` counts as, while it is measured to tell whether choice or training matters more."""
-    scouts: int = 1
-    """Trials that share all atoms at first, until an iteration has shown how long it takes; 0: one atom each."""
+    scouts: bool = True
+    """The first trials start on the square root of all atoms each, until an iteration has shown how long it takes; False: on one."""
     untypical: int = 1
     """Iterations at the start of a training whose time says little about the others'."""
     leap: int = 4
     """Where choice matters more, a trial grows by this factor at least, or to the largest useful size."""
     reach: float = 0.5
     """There, a trial grows only if it will have trained at least so many times as far as the best result so far had."""
+    trained: float = 0.8
+    """Where training matters more, contenders are narrowed to so few that each can do this share of R."""
+    enough: int = 96
+    """There, so many iterations are a whole training, whatever R is; the field is not narrowed where each can do half of one."""
+    explore: float = 0.35
+    """There, the share of the deadline after which the field is narrowed."""
+    wide: int = 4
+    """There, the field before that is so many times as wide."""
+    patience: float = 0.25
+    """Where training matters more, a trial that has not improved for this share of its way to its best score (and 10 iterations) makes
+    room for a newcomer that can come as far; 0: never."""
     turnover: bool = True
     """Search by choice where choice outweighs training; False: as if training always did."""
     narrow: bool = True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from analysis.judging import Data, find_data
-from analysis.plans import Case, Plan, plans, progress, regret, value
+from analysis.judging import Cell, Data, find_data
+from analysis.plans import NEVER, Constants, Plan, plans, regret, taken
 
-SHORT = Case(0.3, 8, "linear", 0.0)
+SHORT = Cell("curves", "ogbg", 8, 0.3, "linear", 0.0, "done")
+CONSTANTS = Constants(trained=0.8, enough=96, explore=0.35, wide=4)
 
 
 @pytest.fixture
@@ -22,29 +21,26 @@ def data() -> Data:
 
 def test_a_plan_without_narrowing_has_no_share() -> None:
     found = plans(8)
-    assert Plan(8, 0.0, 8) in found
-    assert all((plan.share == 0.0) == (plan.first == plan.last) for plan in found)
+    assert Plan(8, NEVER, 8) in found
+    assert all((plan.share == NEVER) == (plan.first == plan.last) for plan in found)
 
 
-def test_progress_is_speed_times_time() -> None:
-    assert progress(SHORT, Plan(8, 0.0, 8)) == (0.0, 0.3)
-    judged, reached = progress(SHORT, Plan(8, 0.5, 1))
-    assert math.isclose(judged, 0.15)
-    assert math.isclose(reached, 0.15 + 0.15 * 8)
+def test_faster_training_of_the_same_trials_is_never_worse(data: Data) -> None:
+    """The same bound: one trial has all atoms, or only one of them."""
+    alone, all_eight = Plan(1, NEVER, 1), Plan(8, NEVER, 8)
+    for seed in range(100, 103):
+        assert regret(SHORT, data, seed, alone) >= 0.0
+        slow = regret(SHORT._replace(scaling="none"), data, seed, all_eight)
+        assert slow <= regret(SHORT._replace(scaling="none"), data, seed, alone), "eight are seven more"
 
 
-def test_a_restart_is_paid_by_those_that_grow() -> None:
-    costly = SHORT._replace(restart=0.03)
-    assert math.isclose(progress(costly, Plan(8, 0.0, 8)).reached, 0.27)
-    assert math.isclose(progress(costly, Plan(8, 0.5, 1)).reached, 0.12 + 0.12 * 8)
+def test_a_costly_restart_makes_narrowing_worse(data: Data) -> None:
+    costly = SHORT._replace(restart=0.1)
+    plan = Plan(8, 0.35, 2)
+    assert all(regret(costly, data, seed, plan) > regret(SHORT, data, seed, plan) for seed in range(100, 103))
 
 
-def test_more_training_of_the_same_trials_is_never_worse(data: Data) -> None:
-    short, long = (
-        regret(data, "ogbg", SHORT._replace(deadline=deadline), Plan(8, 0.0, 8), 5) for deadline in (0.3, 0.9)
-    )
-    assert 0.0 <= long < short
-
-
-def test_nothing_is_worth_nothing(data: Data) -> None:
-    assert value(data, "ogbg", SHORT._replace(deadline=1e-4), Plan(8, 0.0, 8), 0.65) == -math.inf
+def test_a_plan_is_narrower_where_the_deadline_is_shorter(data: Data) -> None:
+    found = [taken(SHORT._replace(deadline=deadline), data, CONSTANTS) for deadline in (0.1, 0.3, 3.0)]
+    assert [plan.last for plan in found] == [1, 2, 8]
+    assert found[-1] == Plan(8, NEVER, 8)

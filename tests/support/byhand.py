@@ -55,11 +55,19 @@ class ByHand:
         self.actions = actions
 
     def report(
-        self, trial_id: int, iteration: int, metric: float | None, problem: str | None = None
+        self,
+        trial_id: int,
+        iteration: int,
+        metric: float | None,
+        problem: str | None = None,
+        *,
+        took_s: float = 1.0,
     ) -> list[Action]:
         self.now += 1.0
         trial = self.scheduler.trials[trial_id]
-        event = ResultReported(self.now, trial.trial_id, trial.incarnation, iteration, metric, 1.0, problem)
+        event = ResultReported(
+            self.now, trial.trial_id, trial.incarnation, iteration, metric, took_s, problem
+        )
         return self._send(event)
 
     def leave(self, trial_id: int, outcome: Outcome = Outcome.PREEMPTED) -> list[Action]:

@@ -15,42 +15,18 @@ later do not bias it. Scores are the best each trial had until then; at the dead
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from statistics import NormalDist, fmean, median
+from statistics import fmean, median
 
 from hpcsched.core.ids import TrialId
 
-NORMAL = NormalDist()
 MOST_COMPARED = 64
 """Trials (the first ones) that growth is measured on."""
 FEWEST_COMPARED = 3
-RUNGS = (2, 3, 4, 6, 8)
-"""Iterations at which scores are kept. Before the second hardly anything is learnt."""
-DOUBLINGS = ((0, 2), (1, 3), (2, 4))
-"""Of the rungs: from k to 2 k."""
+DOUBLINGS = ((2, 4), (3, 6), (4, 8))
+"""Iterations, from k to 2 k. Before the second hardly anything is learnt."""
+LAST_COMPARED = DOUBLINGS[-1][1]
 WIDEST = 10.0
 """Growth counts as at most this, and at least its inverse."""
-
-
-@lru_cache(maxsize=4096)
-def deviate(place: int, num: int) -> float:
-    """Expected z of the `place`-th best (from 1) of `num` normal deviates (Blom's approximation)."""
-    return NORMAL.inv_cdf((num - place + 0.625) / (num + 0.25))
-
-
-@lru_cache(maxsize=4096)
-def top_mean(top: int, num: int) -> float:
-    """Expected mean z of the best `top` of `num`."""
-    return fmean(deviate(place, num) for place in range(1, top + 1))
-
-
-@lru_cache(maxsize=4096)
-def top_variance(top: int, num: int) -> float:
-    """Variance of z among the best `top` of `num`: of their expected places, and of all of them when nobody is left out."""
-    if top >= num:
-        return 1.0
-    middle = top_mean(top, num)
-    return fmean((deviate(place, num) - middle) ** 2 for place in range(1, top + 1))
 
 
 class Evidence:
@@ -60,35 +36,37 @@ class Evidence:
         self._prior = growth
         self._prior_weight = prior_weight
         self._best: dict[TrialId, float] = {}
+        self._best_at: dict[TrialId, int] = {}
         self._early: dict[TrialId, list[float]] = {}
-        """By trial, of the first MOST_COMPARED: best score until each of the RUNGS it has reached."""
+        """By trial, of the first MOST_COMPARED: best score until each of the iterations that growth is measured on."""
         self._num_early = 0
         """Scores in there."""
         self._measured_on = 0
         self._measured = growth
-
-    @property
-    def num_seen(self) -> int:
-        """Trials that have reported a score."""
-        return len(self._best)
 
     def report(self, trial_id: TrialId, iteration: int, score: float | None) -> None:
         """Take a result in."""
         best = self._best.get(trial_id)
         if score is not None and (best is None or score > best):
             best = self._best[trial_id] = score
+            self._best_at[trial_id] = iteration
         early = self._early.get(trial_id)
         if early is None:
             if len(self._early) == MOST_COMPARED:
                 return
             early = self._early[trial_id] = []
-        while len(early) < len(RUNGS) and iteration >= RUNGS[len(early)]:
-            early.append(-math.inf if best is None else best)
-            self._num_early += 1
+        missing = min(iteration, LAST_COMPARED) - len(early)
+        if missing > 0:
+            early.extend([-math.inf if best is None else best] * missing)
+            self._num_early += missing
 
     def best(self, trial_id: TrialId) -> float:
         """Its best score; -inf before the first."""
         return self._best.get(trial_id, -math.inf)
+
+    def best_at(self, trial_id: TrialId) -> int:
+        """Iteration of its best score; 0 before the first."""
+        return self._best_at.get(trial_id, 0)
 
     def growth(self) -> float:
         """g: geometric mean over the doublings that enough trials have seen, and the prior."""
@@ -96,6 +74,11 @@ class Evidence:
             self._measured_on = self._num_early
             self._measured = self._measure()
         return self._measured
+
+    def is_growth_known(self) -> bool:
+        """Enough trials have shown a doubling."""
+        _, after = DOUBLINGS[0]
+        return sum(len(early) >= after for early in self._early.values()) >= FEWEST_COMPARED
 
     def choice_outweighs_training(self) -> bool:
         return self.growth() < 1.0
@@ -105,9 +88,9 @@ class Evidence:
         for before, after in DOUBLINGS:
             pairs = sorted(
                 (
-                    (early[after], early[before])
+                    (early[after - 1], early[before - 1])
                     for early in self._early.values()
-                    if len(early) > after and math.isfinite(early[before])
+                    if len(early) >= after and math.isfinite(early[before - 1])
                 ),
                 reverse=True,
             )

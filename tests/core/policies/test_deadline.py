@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcsched.core.actions import StartTrial
-from hpcsched.core.enums import ExperimentState, PreemptReason, TrialState
+from hpcsched.core.enums import ExperimentState, Outcome, PreemptReason, TrialState
+from hpcsched.core.ids import TrialId
 from hpcsched.core.settings import DeadlineSettings, RetrySettings, ScalingSettings, Settings
 from tests.support.byhand import ByHand, preempted, started
 from tests.support.tableworld import TableWorld
@@ -47,7 +48,8 @@ def sizes(world: TableWorld, trial: int) -> list[int]:
     return [len(start.placement.atoms) for _, start in world.starts if start.trial_id == trial]
 
 
-def test_the_first_trial_is_a_scout_on_all_atoms_and_gives_them_back_when_there_is_time() -> None:
+def test_a_scout_on_all_atoms_gives_them_back_when_there_is_time() -> None:
+    """With four atoms there are too few scouts on two each to compare: one has all of them."""
     hand = ByHand(deadline(), num_atoms=4, deadline_s=1000.0)
     assert started(hand.submit(4)) == [(0, 4)]
     assert preempted(hand.report(0, 1, 0.1)) == [], "the first iteration is not typical"
@@ -58,13 +60,30 @@ def test_the_first_trial_is_a_scout_on_all_atoms_and_gives_them_back_when_there_
 def test_a_scout_keeps_its_atoms_when_there_is_time_for_one_trial_only() -> None:
     """Its iterations took 1 s on four atoms: another 4 s are one iteration on one atom."""
     hand = ByHand(deadline(), num_atoms=4, deadline_s=6.0)
-    hand.submit(4)
-    assert preempted(hand.report(0, 1, 0.1)) == []
-    assert preempted(hand.report(0, 2, 0.1)) == []
+    hand.submit(1)
+    for iteration in (1, 2, 3, 4):
+        assert preempted(hand.report(0, iteration, 0.1)) == []
+
+
+def test_there_are_about_as_many_scouts_as_each_has_atoms() -> None:
+    for num_atoms, size in ((8, 2), (16, 4), (32, 4)):
+        hand = ByHand(deadline(), num_atoms=num_atoms, deadline_s=1000.0)
+        assert started(hand.submit(num_atoms)) == [(trial, size) for trial in range(num_atoms // size)]
+
+
+def test_with_a_long_deadline_scouts_keep_their_size_until_the_growth_is_known() -> None:
+    """Three of the four have shown a doubling, from 2 to 4 iterations."""
+    hand = ByHand(deadline(), num_atoms=8, deadline_s=500.0)
+    hand.submit(8)
+    for iteration in (1, 2, 3, 4):
+        for trial in range(4 if iteration < 4 else 3):
+            assert preempted(hand.report(trial, iteration, trained(trial, iteration))) == []
+    assert preempted(hand.report(3, 4, trained(3, 4))) == [(3, PreemptReason.RESIZE)]
+    assert preempted(hand.report(0, 5, trained(0, 5))) == [(0, PreemptReason.RESIZE)]
 
 
 def test_without_scouts_all_start_on_one_atom() -> None:
-    hand = ByHand(deadline(DeadlineSettings(scouts=0)), num_atoms=4, deadline_s=1000.0)
+    hand = ByHand(deadline(DeadlineSettings(scouts=False)), num_atoms=4, deadline_s=1000.0)
     assert started(hand.submit(4)) == [(0, 1), (1, 1), (2, 1), (3, 1)]
 
 
@@ -79,18 +98,52 @@ def test_a_short_deadline_ends_with_fewer_and_larger_trials() -> None:
     assert last.training_iteration > 30, "more than one atom could have done"
 
 
-def test_nobody_is_chosen_before_all_have_shown_something() -> None:
-    """The first plan would keep two or four of the eight; one of them has not reported yet."""
-    hand = ByHand(deadline(DeadlineSettings(scouts=0)), num_atoms=8, deadline_s=40.0)
+def narrowed() -> ByHand:
+    """Eight trials on one atom each; an iteration takes 8 s. At 36 s the field is narrowed to the two that can do 35."""
+    options = DeadlineSettings(scouts=False, trained=0.35)
+    hand = ByHand(deadline(options), num_atoms=8, deadline_s=104.0)
     hand.submit(8)
-    for iteration in (1, 2, 3):
-        for trial in range(7):
-            assert preempted(hand.report(trial, iteration, trained(trial, iteration))) == []
-    left = {trial for trial, _ in preempted(hand.report(7, 1, trained(7, 1)))}
-    kept = set(range(8)) - left
-    assert left
-    assert 7 in left
-    assert min(map(rank, kept)) > max(map(rank, left - {7})), "the best stay"
+    for iteration in (1, 2, 3, 4):
+        for trial in range(8):
+            assert preempted(hand.report(trial, iteration, trained(trial, iteration), took_s=8.0)) == []
+    return hand
+
+
+def test_the_field_is_narrowed_when_all_contenders_have_ended_the_iteration_nearest_to_that_time() -> None:
+    hand = narrowed()
+    best = sorted(range(8), key=rank)[-2:]
+    for trial in range(8):
+        actions = hand.report(trial, 5, trained(trial, 5), took_s=8.0)
+        assert preempted(actions) == [(trial, PreemptReason.PAUSE)], "each leaves at its own report"
+        expected = [(best[-1], 4), (best[0], 4)] if trial == 7 else []
+        assert started(actions) + started(hand.leave(trial)) == expected, "when the last one is judged"
+
+
+def test_a_contender_that_ends_by_itself_is_waited_for_no_more() -> None:
+    hand = narrowed()
+    for trial in range(7):
+        hand.report(trial, 5, trained(trial, 5), took_s=8.0)
+        assert started(hand.leave(trial)) == []
+    assert sorted(started(hand.leave(7, Outcome.COMPLETED))) == [(3, 4), (6, 4)]
+
+
+def test_a_trial_that_improves_no_more_makes_room_for_a_newcomer() -> None:
+    def flat(trial: int, iteration: int) -> float:
+        return trained(trial, min(iteration, 20) if trial else iteration)
+
+    for patience in (0.25, 0.0):
+        world = TableWorld(
+            deadline(DeadlineSettings(scouts=False, patience=patience)),
+            flat,
+            num_atoms=4,
+            num_configs=8,
+            deadline_s=300.0,
+        )
+        scheduler = world.run()
+        new = {start.trial_id: at for at, start in world.starts if start.incarnation == 1}
+        assert len(new) == 8
+        assert (new[TrialId(4)] < 40.0) is (patience > 0)
+        assert scheduler.trial(TrialId(0)).training_iteration == 100, "it still improves"
 
 
 def test_nobody_grows_where_more_atoms_do_not_help() -> None:
@@ -108,7 +161,7 @@ def test_nobody_grows_where_more_atoms_do_not_help() -> None:
 
 def test_a_long_deadline_trains_everybody_to_the_end_on_one_atom() -> None:
     world = TableWorld(
-        deadline(DeadlineSettings(scouts=0)), trained, num_atoms=4, num_configs=4, deadline_s=500.0
+        deadline(DeadlineSettings(scouts=False)), trained, num_atoms=4, num_configs=4, deadline_s=500.0
     )
     scheduler = world.run()
     assert [trial.state for trial in scheduler.trials] == [TrialState.COMPLETED] * 4
@@ -188,7 +241,7 @@ def test_each_move_says_the_numbers_that_were_compared() -> None:
             start for _, start in world.starts if len(start.placement.atoms) > 1 and start.incarnation > 1
         ]
         assert grown
-        assert all(" atoms: " in start.because or "promise most" in start.because for start in grown)
+        assert all(" atoms: " in start.because or "contenders go on" in start.because for start in grown)
 
 
 def test_without_a_deadline_trials_run_to_their_end() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from statistics import NormalDist
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +15,7 @@ from hpcsched.core.policies.deadline_evidence import (
     MOST_COMPARED,
     WIDEST,
     Evidence,
-    deviate,
     spread_of,
-    top_mean,
 )
 
 
@@ -28,15 +27,6 @@ def play(found: Evidence, num: int, score: Callable[[int, int], float], until: i
     for iteration in range(1, until + 1):
         for trial in range(num):
             found.report(TrialId(trial), iteration, score(trial, iteration))
-
-
-@settings(deadline=None)
-@given(st.integers(1, 60))
-def test_deviates_fall_with_the_place_and_are_symmetric(num: int) -> None:
-    found = [deviate(place, num) for place in range(1, num + 1)]
-    assert found == sorted(found, reverse=True)
-    assert math.isclose(sum(found), 0.0, abs_tol=1e-9)
-    assert math.isclose(top_mean(num, num), 0.0, abs_tol=1e-9)
 
 
 def test_the_spread_of_normal_deviates_is_their_standard_deviation_and_diverged_ones_do_not_count() -> None:
@@ -52,12 +42,17 @@ def test_a_score_that_was_reached_once_stays() -> None:
         found.report(TrialId(0), iteration, score)
     assert found.best(TrialId(0)) == 9.0
     assert found.best(TrialId(1)) == -math.inf
-    assert found.num_seen == 1
+    assert (found.best_at(TrialId(0)), found.best_at(TrialId(1))) == (2, 0)
 
 
 def test_growth_is_measured_in_spreads() -> None:
     found = evidence()
-    play(found, 33, lambda trial, iteration: deviate(trial + 1, 33) + 2.0 * math.log2(iteration))
+    normal = NormalDist()
+    play(
+        found,
+        33,
+        lambda trial, iteration: normal.inv_cdf((trial + 0.625) / 33.25) + 2.0 * math.log2(iteration),
+    )
     assert abs(found.growth() - 2.0) < 0.2
     assert not found.choice_outweighs_training()
 
@@ -66,6 +61,16 @@ def test_choice_outweighs_training_where_trials_differ_by_more_than_a_doubling_b
     found = evidence()
     play(found, 8, lambda trial, iteration: trial + 0.1 * math.log2(iteration))
     assert found.choice_outweighs_training()
+
+
+def test_growth_is_known_when_three_trials_have_shown_a_doubling() -> None:
+    few, many = evidence(), evidence()
+    play(few, 2, lambda trial, iteration: trial + iteration)
+    play(many, 3, lambda trial, iteration: trial + iteration, until=3)
+    assert not few.is_growth_known()
+    assert not many.is_growth_known()
+    play(many, 3, lambda trial, iteration: trial + iteration, until=4)
+    assert many.is_growth_known()
 
 
 def test_training_is_assumed_to_outweigh_choice_until_three_trials_have_shown_a_doubling() -> None:
