@@ -6,7 +6,8 @@ whenever something is decided, so a test changes it while things run. Every call
 environment). Live steps are files in `steps/`.
 
     {"version": "22.05.8", "job_id": "77", "nodes": {"n1": {"gpus": 4, "cpus": 16}, ...},
-     "refuse": [{"stderr": "...", "code": 1, "times": 1}],   srun fails so, before there is a step
+     "refuse": [{"stderr": "...", "code": 1, "times": 1, "calls": 1}],   srun fails so, before there is a step, once there are so
+                                    many calls of srun
      "delay_s": 0,                  a step takes so long to start
      "hang": false,                 srun waits for ever and prints nothing
      "controller_away": false,      srun, scancel, scontrol and squeue fail after away_s; running steps go on
@@ -52,6 +53,12 @@ def locked():
     with (HOME / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def num_calls(tool: str) -> int:
+    with locked():
+        lines = (HOME / "calls.jsonl").read_text().splitlines()
+    return sum(json.loads(line)["tool"] == tool for line in lines)
 
 
 def record(tool: str, argv: list[str]) -> None:
@@ -119,6 +126,8 @@ def srun(argv: list[str]) -> int:
             f"srun: error: Unable to confirm allocation for job {job_id}: Unable to contact slurm controller (connect failure)\n"
             f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {job_id}"
         )
+    while (awaited := behaviour()["refuse"]) and num_calls("srun") < awaited[0].get("calls", 1):
+        time.sleep(POLL_S)
     with locked():
         mine = behaviour()
         if mine["refuse"]:

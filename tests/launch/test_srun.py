@@ -385,7 +385,7 @@ def test_when_one_of_two_steps_is_refused_the_other_one_goes_before_it_is_told(t
     nodes = {"n1": {"gpus": 2, "cpus": 16}, "n2": {"gpus": 4, "cpus": 16}}
     with fake_world(tmp_path / "run", nodes=nodes) as world:
         launcher = world.launcher()
-        slurm_of(world).set(refuse=[{"stderr": "Requested nodes are busy"}])
+        slurm_of(world).set(refuse=[{"stderr": "Requested nodes are busy", "calls": 2}])
         launcher.start(world.spec(WAITS, {"n1": [0], "n2": [3]}))
         refused = world.driver.one(StepRefused)
         assert refused.whose == "slurm"
