@@ -88,7 +88,7 @@ _DOCS: dict[tuple[str, str], tuple[Kind, str]] = {
     ),
     ("deadline", "scouts"): (
         Flag(),
-        "The first trials start on the square root of all atoms each, until an iteration has shown how long it takes.",
+        "The first trials start on the root of half of all atoms each, until an iteration has shown how long it takes.",
     ),
     ("deadline", "untypical"): (Whole(0), "Iterations at the start of a training whose time is not counted."),
     ("deadline", "leap"): (

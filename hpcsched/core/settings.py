@@ -74,10 +74,10 @@ class DeadlineSettings(_Policy, frozen=True, tag="deadline"):
     prior_weight: float = 2.0
     """Trials that `growth` counts as, while it is measured to tell whether choice or training matters more."""
     scouts: bool = True
-    """The first trials start on the square root of all atoms each, until an iteration has shown how long it takes; False: on one."""
+    """The first trials start on the root of half of all atoms each, until an iteration has shown how long it takes; False: on one."""
     untypical: int = 1
     """Iterations at the start of a training whose time says little about the others'."""
-    leap: int = 4
+    leap: int = 3
     """Where choice matters more, a trial grows by this factor at least, or to the largest useful size."""
     reach: float = 0.5
     """There, a trial grows only if it will have trained at least so many times as far as the best result so far had."""

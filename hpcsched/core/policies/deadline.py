@@ -1,6 +1,6 @@
 """`deadline`: at every event, whatever lets the best model at the deadline be expected to be best.
 
-The first trials are scouts, each on the square root of all atoms: they show how long an iteration takes. What follows depends on
+The first trials are scouts, each on the root of half of all atoms: they show how long an iteration takes. What follows depends on
 which of two things decides how good the best model will be, and the first iterations of the trials show it
 (`deadline_evidence`):
 
@@ -25,7 +25,7 @@ from hpcsched.core.brackets import Objection
 from hpcsched.core.enums import TrialState
 from hpcsched.core.ids import TrialId
 from hpcsched.core.percentile import SampledPercentile
-from hpcsched.core.policies.deadline_evidence import FEWEST_COMPARED, Evidence
+from hpcsched.core.policies.deadline_evidence import Evidence
 from hpcsched.core.policies.deadline_field import Reach
 from hpcsched.core.policies.deadline_turnover import Turnover
 from hpcsched.core.policies.queue import StartQueue
@@ -246,10 +246,8 @@ class Deadline:
         self._shrinks = {trial.trial_id for trial in view.live() if trial.num_atoms > self._start_size}
 
     def _scout_size(self, view: View) -> int:
-        """The square root of all atoms, so that there are about as many scouts; one where these would be too few to compare."""
-        num_atoms = _usable(view)
-        size = 1 << ((num_atoms.bit_length() - 1) // 2)
-        return self._useful(view, size if num_atoms // size >= FEWEST_COMPARED else num_atoms)
+        """The root of half of all atoms, so that there are twice as many scouts; fewer than eight atoms have none."""
+        return self._useful(view, 1 << (max(0, _usable(view).bit_length() - 2) // 2))
 
     def _width(self, view: View, reach: Reach, num_atoms: int) -> int:
         """Of a new field."""
