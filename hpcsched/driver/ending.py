@@ -27,8 +27,13 @@ def best_in_words(result: Result) -> list[str]:
         f"checkpoint    {where}",
     ]
     if (where / "model.pt").exists():
-        lines.append(f"load it by    python -c {shlex.quote(load)}")
+        lines.append(f"load it by    python -c {_quoted(load)}")
     return lines
+
+
+def _quoted(code: str) -> str:
+    """For a shell; in double quotes where they do, for code has single ones."""
+    return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
 
 
 def ending(result: Result, picture: str = "") -> str:
