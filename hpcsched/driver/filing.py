@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from hpcsched.driver.best import publish_best
+from hpcsched.errors import HpcschedError
 from hpcsched.runfolder import RunFolder
 
 RETRY_S = 10.0
@@ -118,10 +119,10 @@ class Filing:
                     self._condition.wait(None if self._wanted is None else self._next_try - time.monotonic())
                 best, is_last = self._wanted, self._closing
                 self._source = best.source
-            error: OSError | None = None
+            error: OSError | HpcschedError | None = None
             try:
                 self._publish_best(self._folder, best.source, best.facts, self._still_ours)
-            except OSError as caught:
+            except (OSError, HpcschedError) as caught:  # `still_ours` may not be able to tell
                 error = caught
             with self._condition:
                 self._source = None

@@ -45,6 +45,7 @@ from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.roles import SEARCH, Roles
+from hpcsched.driver.say import say
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.sealer import Sealer
 from hpcsched.driver.setup import set_up_nodes
@@ -133,7 +134,7 @@ def run_experiment(
     if not request.resume:
         _check_deadline(spec, file_deadline, ends_at, now_unix_s)
     if allocation is not None and must_move(
-        spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=_say
+        spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=say
     ):
         return _run_on_node(asked, spec, root, allocation, environ, stream)
     was_there = root.exists()
@@ -186,13 +187,11 @@ def _is_ours(folder: RunFolder, lease: Lease) -> bool:
 
 def _interrupted(folder: RunFolder, name: str) -> Result:
     """A signal has ended the start. The journal, if there is one, stands as it was."""
-    _say(
-        f"{name} while starting: nothing was started; go on with it by `hpcsched run --resume {folder.root}`"
-    )
+    say(f"{name} while starting: nothing was started; go on with it by `hpcsched run --resume {folder.root}`")
     if not was_never_begun(folder):
         trouble = Sealer(folder).finish(SEAL_LIMIT_S)
         if trouble is not None:
-            _say(f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal")
+            say(f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal")
     return Result(
         state=ExperimentState.SUSPENDED, exit_code=75, folder=folder, best=_best_facts(folder),
         why=f"{name} while starting", is_told=True,
@@ -463,11 +462,9 @@ class _Life:
             probed = self._probe()
             machine = probed.machine
             for warning in probed.warnings:
-                self._say(warning)
+                say(warning)
             if self._allocation is not None and self._allocation.no_kill is False and len(machine.nodes) > 1:
-                self._say(
-                    "the job was not started with --no-kill: when one node dies, Slurm ends the whole job"
-                )
+                say("the job was not started with --no-kill: when one node dies, Slurm ends the whole job")
             channel = Channel(
                 endpoints=tuple(f"tcp://{address}:{server.port}" for address in self._addresses(machine)),
                 server_key_file=str(keys.server_public_file),
@@ -496,7 +493,7 @@ class _Life:
             cwd=Path(self._spec.trial.cwd),
             environ=self._environ,
             srun_args=self._spec.launcher.srun_args,
-            say=self._say,
+            say=say,
         )
         if allocation is not None:
             self._allocation = msgspec.structs.replace(allocation, nodes=nodes)
@@ -637,7 +634,7 @@ class _Life:
         )
         keeper = Keeper(
             self._chores(loop, launcher, desk, invented=probed.invented),
-            self._say,
+            say,
         )
         first: ev.Event
         if past is None:
@@ -662,7 +659,7 @@ class _Life:
         complete = writer.close(STALLED_CLOSE_S if loop.stall else CLOSE_S)
         if not complete and loop.superseded is None:
             what = "the disk does not answer" if writer.trouble is None else writer.trouble.what
-            self._say(f"the journal could not be written to its end: {what}")
+            say(f"the journal could not be written to its end: {what}")
         if loop.superseded is not None:
             raise SupersededError(f"{self._folder.root}: {loop.superseded}")
         self._seal()
@@ -680,7 +677,7 @@ class _Life:
             try:
                 write_private(self._folder.profile, msgspec.json.format(msgspec.json.encode(document)))
             except OSError as error:
-                self._say(f"{self._folder.profile} could not be written: {error}")
+                say(f"{self._folder.profile} could not be written: {error}")
         return msgspec.structs.replace(result, scaling=note.text)
 
     def _chores(self, loop: Loop, launcher: Launcher, desk: OrderDesk, *, invented: bool) -> list[Chore]:
@@ -750,7 +747,7 @@ class _Life:
         return chores
 
     def _lease_trouble(self, error: OSError | None) -> None:
-        self._say(
+        say(
             "the lease on the run folder is renewed again"
             if error is None
             else f"the lease on the run folder cannot be renewed ({error}): another driver may take the folder over"
@@ -760,14 +757,12 @@ class _Life:
         if self._is_again:
             job_id = None if self._allocation is None else self._allocation.job_id
             for found in end_orphans(self._folder, job_id, self._environ):
-                self._say(f"ended what an earlier driver had left: {found}")
+                say(f"ended what an earlier driver had left: {found}")
 
     def _seal(self) -> None:
         trouble = self._sealer.finish(SEAL_LIMIT_S)
         if trouble is not None:
-            self._say(
-                f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal"
-            )
+            say(f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal")
 
     def _slurm_version(self) -> str | None:
         version = None if self._allocation is None else self._allocation.version
@@ -775,9 +770,6 @@ class _Life:
 
     def _job_id(self) -> str:
         return "" if self._allocation is None else self._allocation.job_id
-
-    def _say(self, text: str) -> None:
-        _say(text)
 
     def _result(self, state: ExperimentState, why: str) -> Result:
         best = _best_facts(self._folder)
@@ -788,10 +780,6 @@ class _Life:
         else:
             code = 1
         return Result(state=state, exit_code=code, folder=self._folder, best=best, why=why)
-
-
-def _say(text: str) -> None:
-    print(f"hpcsched: {text}", file=sys.stderr, flush=True)
 
 
 def _best_facts(folder: RunFolder) -> dict[str, Any] | None:

@@ -48,7 +48,7 @@ from hpcsched.driver.undone import Undone
 from hpcsched.driver.unread import Unread
 from hpcsched.errors import LaunchError, SupersededError
 from hpcsched.eventlog.journal import JournalWriter
-from hpcsched.eventlog.reader import segments_of
+from hpcsched.eventlog.reader import newest_life
 from hpcsched.eventlog.records import Note, Step
 from hpcsched.launch.launcher import (
     Launcher,
@@ -178,7 +178,7 @@ class Loop:
         self._filing = Filing(
             folder,
             lambda text: inbox.put(ib.Said(text)),
-            still_ours=lambda: max(segments_of(folder), default=0) <= writer.life,
+            still_ours=lambda: newest_life(folder) <= writer.life,
         )
         self._stall = ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -13,6 +12,7 @@ from hpcsched.channel.keys import create_keys, load_public
 from hpcsched.channel.ordering import OrderServer
 from hpcsched.driver.control import Letter, Letterbox
 from hpcsched.driver.inbox import Ordered
+from hpcsched.driver.say import say
 from hpcsched.errors import ChannelError
 from hpcsched.orders import Answer, Order
 from hpcsched.runfolder import RunFolder
@@ -39,7 +39,7 @@ class OrderDesk:
         for letter in letters:
             self._put(Ordered(letter.order, self._answer_of(letter)))
         for complaint in complaints:
-            _say(complaint)
+            say(complaint)
 
     def __enter__(self) -> Self:
         return self
@@ -59,10 +59,6 @@ class OrderDesk:
     def _answer_of(self, letter: Letter) -> Callable[[Answer], None]:
         def answer(given: Answer) -> None:
             if wrong := self._box.answer(letter, given):
-                _say(wrong)
+                say(wrong)
 
         return answer
-
-
-def _say(text: str) -> None:
-    print(f"hpcsched: {text}", file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from hpcsched.errors import RunFolderError, SupersededError
-from hpcsched.eventlog.reader import segments_of
+from hpcsched.eventlog.reader import newest_life
 from hpcsched.runfolder import RunFolder
 
 RENEW_S = 5.0
@@ -171,7 +171,7 @@ class Lease:
 
     def check_still_ours(self) -> None:
         """Raises SupersededError when another driver has taken the folder over."""
-        newest = max(segments_of(self.folder), default=0)
+        newest = newest_life(self.folder)
         if newest > self.life:
             raise SupersededError(
                 f"{self.folder.segment(newest)} exists: another driver (life {newest}) has taken over {self.folder.root}; "
@@ -274,7 +274,7 @@ def acquire(
         holder = holder_of(folder, host=host, now=now)
         if holder is not None and holder.holds:
             raise RunFolderError(_refusal(folder, holder))
-        newest = max(segments_of(folder), default=0)
+        newest = newest_life(folder)
         record = LeaseRecord(
             life=newest + 1,
             host=host.name,

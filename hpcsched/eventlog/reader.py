@@ -44,6 +44,11 @@ def segments_of(folder: RunFolder) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
 
 
+def newest_life(folder: RunFolder) -> int:
+    """0 when there is no journal. Raises RunFolderError as `segments_of`."""
+    return max(segments_of(folder), default=0)
+
+
 def read_journal(folder: RunFolder) -> Iterator[Record]:
     """All records of all lives, in order, read as a stream.
 

@@ -12,6 +12,7 @@ import pytest
 
 from hpcsched.driver.best import publish_best
 from hpcsched.driver.filing import Filing
+from hpcsched.errors import RunFolderError
 from hpcsched.runfolder import RunFolder
 
 LIMIT_S = 20.0
@@ -25,6 +26,7 @@ class Disk:
         self.go = threading.Event()
         self.made: list[int] = []
         self.num_failures = num_failures
+        self.error: Exception = OSError(errno.ENOSPC, "No space left on device")
 
     def publish(
         self, folder: RunFolder, source: Path, facts: dict[str, Any], still_ours: Callable[[], bool]
@@ -33,7 +35,7 @@ class Disk:
         assert self.go.wait(LIMIT_S)
         if self.num_failures:
             self.num_failures -= 1
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise self.error
         assert source.exists(), "deleted while best/ is made of it"
         self.made.append(facts["number"])
 
@@ -108,6 +110,17 @@ def test_a_best_that_cannot_be_made_is_tried_again_and_said_once(tmp_path: Path)
         "best/ could not be updated, the old one stands",
         "best/ has been updated now",
     ]
+
+
+def test_a_journal_that_cannot_be_read_when_it_counts_is_a_failure_as_any_other(tmp_path: Path) -> None:
+    """Whose folder it is cannot be told then. Without this the thread would be gone, and with it every later best."""
+    case = Case(tmp_path, disk := Disk(num_failures=1))
+    disk.error = RunFolderError("journal: cannot be read: Stale file handle")
+    disk.go.set()
+    case.publish(1)
+    assert disk.began.acquire(timeout=LIMIT_S)
+    assert case.filing.close(LIMIT_S)
+    assert disk.made == [1]
 
 
 def test_the_end_tries_once_more_and_says_what_is_left(tmp_path: Path) -> None:
