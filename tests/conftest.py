@@ -11,6 +11,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--long", action="store_true", help="full counts (tests marked `long` run, others use more cases)"
     )
     parser.addoption(
+        "--alone",
+        choices=["only", "none"],
+        help="only the tests that measure on an idle machine (marked `alone`), or all others",
+    )
+    parser.addoption(
         "--need-slurm",
         action="store_true",
         help="fail when no test marked `slurm` has run on the real cluster",
@@ -31,6 +36,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("slurm") and not item.get_closest_marker("xdist_group"):
             # With several workers (tests/run.sh) one has the clusters, which mostly wait; the others have the rest.
             item.add_marker(pytest.mark.xdist_group("slurm"))
+    if wanted := config.getoption("--alone"):
+        left = [item for item in items if bool(item.get_closest_marker("alone")) != (wanted == "only")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     if config.getoption("--long"):
         return
     skip = pytest.mark.skip(reason="full counts: only with --long")

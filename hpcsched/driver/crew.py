@@ -531,11 +531,11 @@ class Crew:
 
     # ---- time
 
-    def tick(self, now: float) -> Effects:
-        """Silence and limits. Call about twice a second."""
+    def tick(self, now: float) -> Effects | None:
+        """Silence and limits; None: nothing is to be done, as nearly always. Call some times a second."""
+        if self.closed or self._is_well(now):
+            return None
         effects = Effects()
-        if self.closed:
-            return effects
         for node in self._nodes.values():
             if node.state is NodeState.PRESENT and now - node.heard_at > SILENT_AFTER_S:
                 node.state = NodeState.SILENT
@@ -553,6 +553,19 @@ class Crew:
             self._escalated = True
             effects.kill_steps = True
         return self._settle(effects, now)
+
+    def _is_well(self, now: float) -> bool:
+        """Nothing has ended and nobody is silent. Asked of a thousand crews ten times a second while reports wait, hence no
+        helper objects."""
+        if self._ended_at is not None or now - self._left_at > LINGERS_AFTER_S:
+            return False
+        for node in self._nodes.values():
+            if node.state is NodeState.PRESENT:
+                if now - node.heard_at > SILENT_AFTER_S:
+                    return False
+            elif node.state is not NodeState.EXPECTED:
+                return False
+        return True
 
     def forgive_silence(self, gap_s: float) -> None:
         """The driver itself was stopped for so long: nobody's silence counts."""

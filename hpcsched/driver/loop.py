@@ -216,7 +216,8 @@ class Loop:
             ):  # not each round: a thousand crews cost more than the round itself
                 last_look = round_at
                 for crew in list(self._crews.values()):
-                    self._effect(crew, crew.tick(now))
+                    if (effects := crew.tick(now)) is not None:
+                        self._effect(crew, effects)
                     if crew.settled:
                         self._forget(crew)
                 self._keep_spares(now)
@@ -272,7 +273,8 @@ class Loop:
                     case _:
                         pass
             for crew in self._crews.values():
-                self._effect(crew, crew.tick(self._clock.now()), handle=False)
+                if (effects := crew.tick(self._clock.now())) is not None:
+                    self._effect(crew, effects, handle=False)
         if self.superseded is not None:
             self._filing.drop()
             return

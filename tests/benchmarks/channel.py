@@ -10,8 +10,10 @@ journal and synced before its reply leaves. Prints
 one round of their loop takes, `peers_late_ms`: how late the latest report was sent). `driver_p99_ms`: from the report's frame
 taken off the socket to its reply handed to the socket, in the driver. `waits_for_core_*_us`: how long a message's share of all
 threads stood ready and waited for a core (Linux's schedstat). `others_cores`: how many cores other programs used meanwhile: times with
-more than a tenth of the machine's used by others say little, and `quiet` is false then. `dropped`: reports without a reply or without a record in the journal, and messages that the channel gave up. The first 2 s
-(a quarter of a shorter run) do not count for times. `rss_mb_*` grows until each connection has carried some 500 messages: libzmq
+more than a tenth of the machine's used by others say little, and `quiet` is false then. `sync_*_ms`: how long this disk's syncs
+took; a reply waits for one, so that three in a thousand of half a second are the whole slowest hundredth (`--dir`: try another disk,
+/dev/shm to see the driver alone). `dropped`: reports without a reply or without a record in the journal, and messages that the
+channel gave up. The first 2 s (a quarter of a shorter run) do not count for times. `rss_mb_*` grows until each connection has carried some 500 messages: libzmq
 reserves queues of 64 kB a connection and touches their pages one after another. With few peers that is over soon, and what is left is seen:
 `--ranks 64 --rate 800 --seconds 110` grows from 40 to 44.6 MB in 24 s, and after 64,000 more reports it has 46.6 MB (1 MB of it
 are this benchmark's own times). `--sync-ms 50`: a disk whose every sync takes so long. `--stall-s 10`: one
@@ -104,10 +106,11 @@ class Disk:
         self._sync_s = sync_s
         self._stall_s = stall_s
         self.stall_at = float("inf")
-        self.num = 0
+        self.taken_s = array("d")
+        """Of each sync."""
 
     def __call__(self, fd: int) -> None:
-        self.num += 1
+        began = time.monotonic()
         wait_s = self._sync_s
         if time.monotonic() >= self.stall_at:
             self.stall_at = float("inf")
@@ -115,6 +118,7 @@ class Disk:
         if wait_s:
             time.sleep(wait_s)
         os.fdatasync(fd)
+        self.taken_s.append(time.monotonic() - began)
 
 
 class Stopwatch:
@@ -212,12 +216,13 @@ x = {{ uniform = [0.0, 1.0] }}
 
 
 def measure(
-    *, ranks: int, ranks_per_trial: int, rate: float, seconds: float, sync_s: float, stall_s: float, policy: str, seed: int
+    *, ranks: int, ranks_per_trial: int, rate: float, seconds: float, sync_s: float, stall_s: float, policy: str, seed: int,
+    directory: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     num = ranks // ranks_per_trial
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(dir=directory) as name, contextlib.ExitStack() as stack:
         root = Path(name)
         folder = RunFolder(root / "run")
         folder.root.mkdir(mode=0o700)
@@ -300,6 +305,7 @@ def measure(
         taken_s = array("d", (root / "latencies").read_bytes())
     latencies = sorted(1000.0 * latency for latency in taken_s)
     inside = sorted(1000.0 * taken_s for taken_s in stopwatch.taken_s)
+    syncs = sorted(1000.0 * taken_s for taken_s in disk.taken_s)
     num = max(1, seen["sent"] + seen["welcomes"])
     return {
         "median_ms": round(quantile(latencies, 0.5), 3),
@@ -317,7 +323,10 @@ def measure(
         "peers_late_ms": round(1000.0 * seen["late_s"], 1),
         "peers_round_p99_ms": round(1000.0 * seen["round_p99_s"], 3),
         "journal_complete": closed,
-        "syncs": disk.num,
+        "syncs": len(syncs),
+        "sync_median_ms": round(quantile(syncs, 0.5), 3),
+        "sync_p99_ms": round(quantile(syncs, 0.99), 3),
+        "sync_max_ms": round(syncs[-1], 3),
         "driver_cpu_us": round(1e6 * used.driver_s / num, 1),
         "driver_threads_us": {name: round(1e6 * cpu_s / num, 1) for name, cpu_s in used.threads_s.items()},
         "peers_cpu_us": round(1e6 * used.peers_s / num, 1),
@@ -357,13 +366,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--sync-ms", type=float, default=0.0)
     parser.add_argument("--stall-s", type=float, default=0.0)
+    parser.add_argument(
+        "--dir", type=Path, help="where the run folder lies, by default the system's temporary folder"
+    )
     parser.add_argument("--policy", default="fifo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     result = measure(
         ranks=given.ranks, ranks_per_trial=given.ranks_per_trial, rate=given.rate, seconds=given.seconds,
-        sync_s=given.sync_ms / 1000.0, stall_s=given.stall_s, policy=given.policy, seed=given.seed,
+        sync_s=given.sync_ms / 1000.0, stall_s=given.stall_s, policy=given.policy, seed=given.seed, directory=given.dir,
     )  # fmt: skip
     print(
         json.dumps(result) if given.json else "\n".join(f"{name}: {value}" for name, value in result.items())

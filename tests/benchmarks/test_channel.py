@@ -10,6 +10,8 @@ import pytest
 
 from tests.benchmarks import channel
 
+pytestmark = pytest.mark.alone
+
 SMALL = ["--ranks", "48", "--rate", "150", "--seconds", "3", "--json"]
 FULL = ["--ranks", "1024", "--rate", "2000", "--seconds", "120", "--json"]
 

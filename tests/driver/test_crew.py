@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpcsched import wire
 from hpcsched.core import events as ev
@@ -73,6 +75,41 @@ def goodbye(node: str, **exits: int) -> wire.SupervisorGoodbye:
     return wire.SupervisorGoodbye(
         T, I, node=node, exits={int(rank[1:]): code for rank, code in exits.items()}
     )
+
+
+def ticked(crew: Crew, now: float) -> Effects:
+    return crew.tick(now) or Effects()
+
+
+INPUTS = (
+    lambda crew, now: crew.heard(hello("n1"), now),
+    lambda crew, now: crew.heard(hello("n2"), now),
+    lambda crew, now: crew.heard(wire.Heartbeat(T, I, node="n1"), now),
+    lambda crew, now: crew.heard(wire.Heartbeat(T, I, node="n2"), now),
+    lambda crew, now: crew.heard(rank_hello(), now),
+    lambda crew, now: crew.heard(report(int(now), int(now), accuracy=0.5), now),
+    lambda crew, now: crew.heard(wire.Leaving(T, I, how="completed", training_iteration=9), now),
+    lambda crew, now: crew.heard(wire.RankExited(T, I, node="n1", rank=1, code=0), now),
+    lambda crew, now: crew.heard(wire.RankExited(T, I, node="n2", rank=2, code=3), now),
+    lambda crew, now: crew.heard(goodbye("n1", r0=0, r1=0), now),
+    lambda crew, now: crew.heard(goodbye("n2", r2=-9), now),
+    lambda crew, now: crew.kill(now, "too late"),
+    lambda crew, now: crew.refused(now + 1.0, "no room", now),
+    lambda crew, now: crew.nodes_gone(("n2",), now),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(INPUTS) - 1), st.floats(0.1, 8.0)), max_size=14))
+def test_a_look_is_skipped_only_where_it_would_find_nothing(story: list[tuple[int, float]]) -> None:
+    quick, thorough = make_crew(("n1", "n2")), make_crew(("n1", "n2"))
+    thorough._is_well = lambda now: False  # type: ignore[method-assign]
+    now = 10.0
+    for which, later_s in story:
+        now += later_s
+        assert ticked(quick, now) == ticked(thorough, now)
+        assert INPUTS[which](quick, now) == INPUTS[which](thorough, now)
+        assert (quick.closed, quick.settled) == (thorough.closed, thorough.settled)
+    assert ticked(quick, now + SILENT_AFTER_S + 1.0) == ticked(thorough, now + SILENT_AFTER_S + 1.0)
 
 
 def test_what_slurm_chose_is_told_and_what_we_chose_is_not() -> None:
@@ -198,7 +235,7 @@ def test_a_silent_supervisor_fails_the_node_and_its_atoms_are_unproven() -> None
     crew.heard(hello("n2"), 11.0)
     crew.heard(rank_hello(), 12.0)
     crew.heard(wire.Heartbeat(T, I, node="n1"), 16.5)
-    effects = crew.tick(11.0 + SILENT_AFTER_S + 0.6)
+    effects = ticked(crew, 11.0 + SILENT_AFTER_S + 0.6)
     assert effects.kill_steps
     assert (f"{T}.{I}.sup.n1", wire.KillRanks(T, I, effects.notes[0])) in effects.sends
     end = exited(crew.heard(goodbye("n1", r0=-9, r1=-9), 17.0).events)
@@ -229,7 +266,7 @@ def test_the_driver_s_own_stop_is_nobody_s_silence() -> None:
     crew = make_crew()
     crew.heard(hello("n1"), 11.0)
     crew.forgive_silence(60.0)
-    assert crew.tick(72.0).events == []
+    assert crew.tick(72.0) is None
 
 
 def test_a_step_that_ends_before_its_supervisor_said_hello_is_a_failed_launch() -> None:
@@ -310,7 +347,7 @@ def test_nobody_waits_for_ever_for_a_kill() -> None:
     for second in range(13, 22):
         crew.heard(wire.Heartbeat(T, I, node="n1"), float(second))
         crew.tick(float(second))
-    end = exited(crew.tick(12.0 + SETTLE_LIMIT_S + 0.5).events)
+    end = exited(ticked(crew, 12.0 + SETTLE_LIMIT_S + 0.5).events)
     assert end.outcome is Outcome.KILLED
     assert end.unproven == ATOMS["n1"]
 
@@ -324,7 +361,7 @@ def test_out_of_memory_is_told_apart() -> None:
 
 
 def test_effects_are_values() -> None:
-    assert msgspec.structs.asdict(make_crew().tick(10.5))["events"] == []
+    assert msgspec.structs.asdict(make_crew().preempt("rung"))["events"] == []
 
 
 def test_a_report_after_the_goodbye_does_not_count() -> None:
@@ -363,7 +400,7 @@ def test_a_trial_killed_on_a_silent_node_has_lost_its_node() -> None:
     crew = make_crew()
     crew.heard(hello("n1"), 10.5)
     crew.kill(12.0, "node n1 is down")
-    effects = crew.tick(10.5 + SILENT_AFTER_S + 0.1)
+    effects = ticked(crew, 10.5 + SILENT_AFTER_S + 0.1)
     assert exited(effects.events).outcome is Outcome.NODE_FAILED
     assert exited(effects.events).unproven
 
@@ -468,7 +505,7 @@ def test_ranks_that_do_not_end_after_the_goodbye_are_spoken_of_once() -> None:
     for half_seconds in range(60):
         now = 13.0 + half_seconds / 2
         crew.heard(wire.Heartbeat(T, I, node="n1"), now)
-        told += [(now, text) for text in crew.tick(now).warnings]
+        told += [(now, text) for text in ticked(crew, now).warnings]
     ((when, text),) = told
     assert when == 13.0 + LINGERS_AFTER_S + 0.5
     assert text.startswith("rank 0 still runs 15 s after the loop has ended")
@@ -483,4 +520,4 @@ def test_ranks_that_end_after_the_goodbye_are_not_spoken_of() -> None:
     for rank in (0, 1):
         crew.heard(wire.RankExited(T, I, node="n1", rank=rank, code=0), 13.5)
     crew.heard(wire.Heartbeat(T, I, node="n1"), 40.0)
-    assert crew.tick(40.0).warnings == []
+    assert ticked(crew, 40.0).warnings == []

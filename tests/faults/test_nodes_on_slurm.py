@@ -28,7 +28,7 @@ from hpcsched.eventlog.records import Header
 from tests.support.cluster import Allocation, Cluster
 from tests.support.e2e import Job, Run, light_job, wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.alone, pytest.mark.timeout(600)]
 
 MEDIAN_S, WORST_S = 8.0, 15.0
 NUM_PROCESSES, QUIET_STEP_S = 6, 0.2
