@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcsched.core.percentile import SampledPercentile
+from hpcsched.core.warmth import Warmth
 
 NUM_LAST_SAVES = 8
 UNSEEN_BYTES_PER_S = 2e8
@@ -14,30 +15,27 @@ UNSEEN_BYTES_PER_S = 2e8
 class Costs:
     """Measured seconds, as running percentiles.
 
-    Warm starts (from spares) cost a fraction of cold ones. Once there was one, the next starts are expected to be warm,
-    too, and cold ones do not count any more. `expected_s`: a profile's seconds of a start by size; at a size at which none was measured
-    yet they say how much more or less it takes than where one was.
+    Warm starts (from spares) and cold ones are kept apart (see `warmth`). `expected_s`: a profile's seconds of a start by size; at a size
+    at which none was measured yet they say how much more or less it takes than where one was.
     """
 
     __slots__ = (
+        "_cold_setups",
         "_expected_s",
         "_in_background",
         "_iterations",
         "_last_saves",
         "_saves",
-        "_setups",
-        "_setups_by_size",
-        "_setups_seen",
         "_state_bytes",
-        "_warm",
+        "_warm_setups",
+        "_warmth",
     )
 
     def __init__(self, expected_s: Mapping[int, float] | None = None) -> None:
         self._expected_s = expected_s or {}
-        self._warm = False
-        self._setups: list[float] = []
-        self._setups_seen: set[float] = set()
-        self._setups_by_size: dict[int, SampledPercentile] = {}
+        self._warmth = Warmth()
+        self._cold_setups: dict[int, SampledPercentile] = {}
+        self._warm_setups: dict[int, SampledPercentile] = {}
         self._saves = SampledPercentile(9, 10)
         self._last_saves: list[float] = []
         self._in_background = False
@@ -45,19 +43,11 @@ class Costs:
         self._iterations = SampledPercentile(1, 2)
 
     def observe_setup(self, size: int, setup_time_s: float, *, warm: bool = False) -> None:
-        if warm and not self._warm:
-            self._warm = True
-            self._setups.clear()
-            self._setups_seen.clear()
-            self._setups_by_size.clear()
-        elif self._warm and not warm:
-            return
-        if setup_time_s not in self._setups_seen:
-            self._setups_seen.add(setup_time_s)
-            self._setups.append(setup_time_s)
-        if size not in self._setups_by_size:
-            self._setups_by_size[size] = SampledPercentile(9, 10)
-        self._setups_by_size[size].add(setup_time_s)
+        self._warmth.observe(warm=warm)
+        setups = self._warm_setups if warm else self._cold_setups
+        if size not in setups:
+            setups[size] = SampledPercentile(9, 10)
+        setups[size].add(setup_time_s)
 
     def observe_state(self, num_bytes: int) -> bool:
         """What a rank of some trial will have to write of a checkpoint. True: it is the most so far, and no save was seen yet."""
@@ -75,17 +65,18 @@ class Costs:
         """Seconds of an iteration, times s(size): what it would take on one atom."""
         self._iterations.add(one_atom_s)
 
-    @property
-    def distinct_setups_s(self) -> list[float]:
-        return self._setups
-
     def setup_s(self, size: int) -> float | None:
         """p90 at this size, else at the nearest size measured (the larger of two), in proportion to a profile's seconds at
         both where there is one; None before the first start (or a profile's at the nearest of its sizes)."""
-        if not self._setups_by_size:
-            return self._expected(size)
-        nearest = _nearest(self._setups_by_size, size)
-        measured = self._setups_by_size[nearest].value()
+        warm_s, cold_s = (self._nearest_s(setups, size) for setups in (self._warm_setups, self._cold_setups))
+        seconds = self._warmth.expected_s(warm_s=warm_s, cold_s=cold_s)
+        return self._expected(size) if seconds is None else seconds
+
+    def _nearest_s(self, setups: Mapping[int, SampledPercentile], size: int) -> float | None:
+        if not setups:
+            return None
+        nearest = _nearest(setups, size)
+        measured = setups[nearest].value()
         here, there = self._expected(size), self._expected(nearest)
         if nearest == size or measured is None or not here or not there:
             return measured
@@ -96,12 +87,13 @@ class Costs:
 
     @property
     def are_warm(self) -> bool:
-        """There was a warm start: only warm ones count."""
-        return self._warm
+        """There was a warm start: `setups_by_size_s` are those of warm ones."""
+        return self._warmth.has_been
 
     def setups_by_size_s(self) -> dict[int, float]:
-        """p90 at each size measured."""
-        return {size: self._setups_by_size[size].value() or 0.0 for size in sorted(self._setups_by_size)}
+        """p90 at each size measured; of warm starts, once there was one."""
+        setups = self._warm_setups or self._cold_setups
+        return {size: setups[size].value() or 0.0 for size in sorted(setups)}
 
     @property
     def save_s(self) -> float | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from hpcsched.core.percentile import SampledPercentile
+from hpcsched.core.warmth import Warmth
 
 
 class Gate(msgspec.Struct, frozen=True):
@@ -42,14 +43,15 @@ class Entrance:
     """What has been observed, and the bound that follows from it."""
 
     __slots__ = (
+        "_cold_setups",
         "_distinct",
         "_eta",
         "_ignore_overhead",
         "_iterations",
         "_max_iterations",
-        "_setups",
         "_unknown_s",
-        "_warm",
+        "_warm_setups",
+        "_warmth",
         "longest_s",
     )
 
@@ -66,24 +68,20 @@ class Entrance:
         self._unknown_s = -1.0 if expected_overhead_s is None else expected_overhead_s
         self._max_iterations = max_iterations
         self._ignore_overhead = ignore_overhead
-        self._distinct: set[float] = set()
-        self._setups = SampledPercentile(9, 10)
-        self._warm = False
+        self._distinct: set[tuple[bool, float]] = set()
+        self._cold_setups = SampledPercentile(9, 10)
+        self._warm_setups = SampledPercentile(9, 10)
+        self._warmth = Warmth()
         self._iterations = SampledPercentile(1, 2)
         self.longest_s: float | None = None
         """T': over all results of all trials; None before the first."""
 
     def observe_setup(self, setup_time_s: float, *, warm: bool = False) -> None:
-        """`warm`: a start from a spare; once there was one, only these count (2020 knew no such thing)."""
-        if warm and not self._warm:
-            self._warm = True
-            self._distinct.clear()
-            self._setups = SampledPercentile(9, 10)
-        elif self._warm and not warm:
-            return
-        if setup_time_s not in self._distinct:
-            self._distinct.add(setup_time_s)
-            self._setups.add(setup_time_s)
+        """`warm`: a start from a spare (see `warmth`)."""
+        self._warmth.observe(warm=warm)
+        if (warm, setup_time_s) not in self._distinct:
+            self._distinct.add((warm, setup_time_s))
+            (self._warm_setups if warm else self._cold_setups).add(setup_time_s)
 
     def observe_one_atom_iteration(self, time_this_iter_s: float) -> None:
         self._iterations.add(time_this_iter_s)
@@ -97,7 +95,7 @@ class Entrance:
         """S: 90th percentile of the distinct set-up times; -1 before the first (as in 2020; or a profile's), 0 when ignored."""
         if self._ignore_overhead:
             return 0.0
-        value = self._setups.value()
+        value = self._warmth.expected_s(warm_s=self._warm_setups.value(), cold_s=self._cold_setups.value())
         return self._unknown_s if value is None else value
 
     def bound_s(self, longest_s: float | None) -> float:

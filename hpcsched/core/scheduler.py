@@ -216,9 +216,6 @@ class Scheduler:
     def time_left_s(self) -> float | None:
         return None if self.deadline_s is None else self.deadline_s - self.now
 
-    def setup_times_s(self) -> Sequence[float]:
-        return self._costs.distinct_setups_s
-
     def restart_cost_s(self, size: int) -> float | None:
         return self._costs.setup_s(size)
 
@@ -287,7 +284,7 @@ class Scheduler:
 
     @property
     def starts_are_warm(self) -> bool:
-        """Some start came from a spare, and only such count as measured."""
+        """Some start came from a spare; `restart_costs_s` are those of such starts."""
         return self._costs.are_warm
 
     def atom_state(self, atom_id: AtomId) -> AtomState:

@@ -112,12 +112,9 @@ class View(Protocol):
         ...
 
     def time_left_s(self) -> float | None: ...
-    def setup_times_s(self) -> Sequence[float]:
-        """Distinct observed set-up times (TrialStarted), in order of observation."""
-        ...
-
     def restart_cost_s(self, size: int) -> float | None:
-        """Measured, end to end, for a start at this size (p90, nearest measured size); None before the first."""
+        """Measured, end to end, for a start at this size (p90, nearest measured size; of warm and cold ones as expected); None
+        before the first."""
         ...
 
     def scaling(self, size: int) -> float:

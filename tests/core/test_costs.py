@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hpcsched.core.costs import Costs
 from hpcsched.core.entrance import Entrance
+from hpcsched.core.warmth import NUM_LAST
 
 
 def test_a_start_is_expected_to_cost_what_nine_of_ten_have_cost_at_the_nearest_size() -> None:
@@ -16,20 +20,49 @@ def test_a_start_is_expected_to_cost_what_nine_of_ten_have_cost_at_the_nearest_s
     assert costs.setup_s(3) == 30.0
 
 
-def test_once_there_was_a_warm_start_cold_ones_do_not_count_any_more() -> None:
+def test_the_first_cold_starts_say_nothing_once_spares_are_there() -> None:
     """Four cold starts of 10 s, then spares: the next resize costs what a spare costs, not ten seconds."""
     costs = Costs()
     entrance = Entrance(eta=4, max_iterations=100, ignore_overhead=False)
-    for setup_s in (10.0, 10.5, 11.0, 11.5):
+    for setup_s in (10.0, 10.5, 11.0, 12.0):
         costs.observe_setup(1, setup_s)
         entrance.observe_setup(setup_s)
+    assert not costs.are_warm
     costs.observe_setup(2, 0.5, warm=True)
     entrance.observe_setup(0.5, warm=True)
-    costs.observe_setup(1, 12.0)
-    entrance.observe_setup(12.0)
+    assert costs.are_warm
     assert costs.setup_s(1) == costs.setup_s(4) == 0.5
-    assert costs.distinct_setups_s == [0.5]
+    assert costs.setups_by_size_s() == {2: 0.5}
     assert entrance.overhead_s == 0.5
+
+
+def test_where_spares_are_used_up_the_next_start_may_be_cold_again() -> None:
+    costs = Costs()
+    entrance = Entrance(eta=4, max_iterations=100, ignore_overhead=False)
+    for setup_s, warm in ((10.0, False), (0.5, True), (10.0, False)):
+        costs.observe_setup(1, setup_s, warm=warm)
+        entrance.observe_setup(setup_s, warm=warm)
+    assert costs.setup_s(1) == entrance.overhead_s == (0.5 + 10.0) / 2
+    for _ in range(2):
+        costs.observe_setup(1, 0.5, warm=True)
+    assert costs.setup_s(1) == (3 * 0.5 + 10.0) / 4
+    for _ in range(NUM_LAST):
+        costs.observe_setup(1, 0.5, warm=True)
+    assert costs.setup_s(1) == 0.5, "it was long ago"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 100.0)), min_size=1, max_size=30))
+def test_a_start_is_expected_between_the_shortest_and_the_longest_seen(
+    starts: list[tuple[bool, float]],
+) -> None:
+    costs = Costs()
+    for warm, setup_s in starts:
+        costs.observe_setup(1, setup_s, warm=warm)
+    expected = costs.setup_s(1)
+    seconds = [setup_s for _, setup_s in starts]
+    assert expected is not None
+    assert min(seconds) - 1e-9 <= expected <= max(seconds) + 1e-9
+    assert costs.are_warm == any(warm for warm, _ in starts)
 
 
 def test_the_next_save_may_grow_as_the_last_one_did() -> None:
