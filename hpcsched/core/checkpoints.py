@@ -34,6 +34,18 @@ class Best(msgspec.Struct, frozen=True):
         return CheckpointRef(self.trial_id, self.incarnation, self.training_iteration)
 
 
+def better_than(best: Best | None, trial_id: TrialId, training_iteration: int, score: float) -> str | None:
+    """What a new complete checkpoint is better than, in words; None: it is not. Better is higher; or equal, of the same trial, and
+    trained further: another trial that is only equal does not replace it."""
+    if best is None:
+        return "there was none"
+    if score > best.score:
+        return f"better than {best.metric:.6g} of trial {best.trial_id}"
+    if score == best.score and trial_id == best.trial_id and training_iteration > best.training_iteration:
+        return f"as good as at iteration {best.training_iteration}, and trained further"
+    return None
+
+
 def keep_new(trial: Trial, ref: CheckpointRef, snapshot: Snapshot) -> None:
     """`ref` is complete: the trial restarts from here from now on."""
     trial.restart = snapshot

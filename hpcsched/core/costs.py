@@ -8,6 +8,12 @@ from hpcsched.core.percentile import SampledPercentile
 from hpcsched.core.warmth import Warmth
 
 NUM_LAST_SAVES = 8
+UNKNOWN_SAVE_SHARE = 0.02
+"""Part of the deadline kept for the last checkpoint as long as no save has been measured, ..."""
+MOST_UNKNOWN_SAVE_S = 10.0
+"""... but no more than this, ..."""
+MOST_UNSEEN_SAVE_SHARE = 0.25
+"""... unless the size of what a trial will save says so: then up to this part of the deadline."""
 UNSEEN_BYTES_PER_S = 2e8
 """Of one rank's writing, checksums included, before any save was seen: a shared file system on a bad day."""
 
@@ -119,6 +125,15 @@ class Costs:
     def unseen_save_s(self) -> float:
         """What a save may take as long as none was seen, by the size of the largest state; 0 where no size is known."""
         return self._state_bytes / UNSEEN_BYTES_PER_S
+
+    def kept_for_saving_s(self, deadline_s: float) -> float:
+        """Before a deadline, for one last checkpoint."""
+        if (save_s := self.last_save_s) is not None:
+            return save_s
+        return max(
+            min(MOST_UNKNOWN_SAVE_S, UNKNOWN_SAVE_SHARE * deadline_s),
+            min(self.unseen_save_s, MOST_UNSEEN_SAVE_SHARE * deadline_s),
+        )
 
     @property
     def one_atom_iteration_s(self) -> float | None:

@@ -23,7 +23,6 @@ Rules that are decided here and not by policies:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -42,8 +41,9 @@ from hpcsched.core.actions import (
     StartTrial,
     SuspendExperiment,
 )
-from hpcsched.core.checkpoints import Best, forget, keep_new, superfluous
+from hpcsched.core.checkpoints import Best, better_than, forget, keep_new, superfluous
 from hpcsched.core.costs import Costs
+from hpcsched.core.countdown import Countdown
 from hpcsched.core.enums import (
     AtomState,
     ExperimentState,
@@ -76,33 +76,29 @@ from hpcsched.core.events import (
     TrialStopRequested,
     TrialSubmitted,
 )
+from hpcsched.core.failfast import FailFast
 from hpcsched.core.fate import Blame, fate_of
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.core.ledger import AtomSeconds, Ledger
 from hpcsched.core.policies.registry import policy_of
-from hpcsched.core.prospects import Prospects
-from hpcsched.core.scaling import Measurements, scaling_of
+from hpcsched.core.quarantine import Quarantine
+from hpcsched.core.results import take_in
+from hpcsched.core.scaling import Measurements
 from hpcsched.core.settings import Settings
 from hpcsched.core.sizes import Sizes
 from hpcsched.core.snapshots import Snapshots
+from hpcsched.core.speeds import Speeds
 from hpcsched.core.transitions import ENDED, LIVE, TRANSITIONS, Cause
 from hpcsched.core.trial import Trial
 from hpcsched.core.view import Decision, Drop, Pause, Policy, Resize, Stop, TrialView
 from hpcsched.core.words import atoms_are
 from hpcsched.topology.machine import AtomId, Machine, Placement
 from hpcsched.topology.pool import Pool
-from hpcsched.topology.span import Span, Spans
 
 SLACK = 2.0
 """Leaving may take so many times the measured iteration and save, whatever the time-out says."""
 NEXT_ITERATION = 1.1
 """The next iteration is expected to take at most so many times the last one."""
-UNKNOWN_SAVE_SHARE = 0.02
-"""Part of the deadline kept for the last checkpoint as long as no save has been measured, ..."""
-MOST_UNKNOWN_SAVE_S = 10.0
-"""... but no more than this, ..."""
-MOST_UNSEEN_SAVE_SHARE = 0.25
-"""... unless the size of what a trial will save says so: then up to this part of the deadline."""
 
 
 class Counts(msgspec.Struct):
@@ -136,7 +132,6 @@ class Scheduler:
         self.sizes = Sizes(multiple_of=settings.multiple_of, largest=settings.max_trial_atoms)
         self.state = ExperimentState.RUNNING
         self.now = 0.0
-        self.deadline_s: float | None = None
         self.trials: list[Trial] = []
         """By trial id."""
         self.best: Best | None = None
@@ -144,14 +139,10 @@ class Scheduler:
         self.why_ended = ""
 
         self._policy = policy_of(settings) if policy is None else policy
-        self.measured = Measurements()
-        """How much faster trials train on more atoms, as reported; kept whatever is assumed."""
-        self._scaling = scaling_of(settings.scaling, self.measured)
         self._costs = Costs(settings.scaling.restart_s)
         self._ledger = Ledger(Machine(nodes=(), atoms=()))
-        self._spans = Spans(self._ledger.machine)
-        self._prospects: tuple[Ledger, int, Prospects] | None = None
-        """With the ledger and its number of changes when it was made."""
+        self._speeds = Speeds(settings.scaling, self._ledger)
+        self._countdown = Countdown()
         self._has_begun = False
         self._actions: list[Action] = []
         self._sign = 1.0 if settings.mode is Mode.MAX else -1.0
@@ -164,21 +155,26 @@ class Scheduler:
         """PENDING until their RETRY timer fires."""
         self._held_back: dict[TrialId, Trial] = {}
         """PENDING, but the deadline is too near; they come back when it moves."""
-        self._in_quarantine: dict[tuple[TrialId, Incarnation], tuple[AtomId, ...]] = {}
+        self._quarantine = Quarantine()
 
         self._exhausted = False
         self._num_requested = 0
         self._best_seen: tuple[float, TrialId] | None = None
-        self._failed_unseen: set[TrialId] = set()
-        """Trials that crashed, or ended without the metric, while nobody had ever reported it."""
+        self._fail_fast = FailFast(settings.retries.fail_fast)
 
-        self._is_draining = False
-        self._drain_at: float | None = None
         self._ending: ExperimentState | None = None
         """When everybody has left, the experiment is over in this way (SUSPENDED or FINISHED)."""
-        self._ends_at: float | None = None
 
     # ---- what others may read
+
+    @property
+    def deadline_s(self) -> float | None:
+        return self._countdown.deadline_s
+
+    @property
+    def measured(self) -> Measurements:
+        """How much faster trials train on more atoms, as reported; kept whatever is assumed."""
+        return self._speeds.measured
 
     @property
     def num_atoms(self) -> int:
@@ -200,7 +196,7 @@ class Scheduler:
     @property
     def is_draining(self) -> bool:
         """Everybody has been asked for a last checkpoint; nothing starts any more."""
-        return self._is_draining or self._ending is not None
+        return self._countdown.is_draining or self._ending is not None
 
     @property
     def is_ending(self) -> bool:
@@ -220,63 +216,22 @@ class Scheduler:
         return self._costs.setup_s(size)
 
     def scaling(self, size: int) -> float:
-        if not self._scaling.knows_distance:
-            return self._scaling(size)
-        return self._scaling(size, self._planned().nearest(size))
+        return self._speeds.alone(size)
 
     def planned_scaling(self, size: int, num: int) -> float:
-        if size == 1 or not self._scaling.knows_distance:
-            return self._scaling(size)
-        spans = self._planned().spans(size, num)
-        if not spans:
-            return self._scaling(size)
-        total = sum(self._scaling(size, span) * placed for span, placed in spans.items())
-        return total / sum(spans.values())
-
-    def _planned(self) -> Prospects:
-        known = self._prospects
-        if known is None or known[0] is not self._ledger or known[1] != self._ledger.num_changes:
-            prospects = Prospects(self._ledger.machine, self._ledger.unusable(), self._spans)
-            known = self._prospects = (self._ledger, self._ledger.num_changes, prospects)
-        return known[2]
+        return self._speeds.planned(size, num)
 
     @property
     def knows_distance(self) -> bool:
-        return self._scaling.knows_distance
+        return self._speeds.knows_distance
 
     def speedup(self, trial: TrialView, size: int) -> float:
-        """Costs one look for a placement when distance counts and `size` is not the trial's own."""
-        span = self._span_at(self.trials[trial.trial_id], size)
-        return self.scaling(size) if span is None else self._scaling(size, span)
+        return self._speeds.now(self.trials[trial.trial_id], size)
 
     def speedups_after(
         self, giver: TrialView, keeps: int, taker: TrialView, size: int
     ) -> tuple[float, float]:
-        if not self._scaling.knows_distance:
-            return self._scaling(keeps), self._scaling(size)
-        gives, takes = self.trials[giver.trial_id].atoms, self.trials[taker.trial_id].atoms
-        left = self._ledger.find(keeps, held=gives)
-        assert left is not None, "a trial can shrink on its own atoms"
-        grown = self._ledger.find_after(
-            size,
-            held=takes,
-            given=[atom_id for atom_id in gives if atom_id not in left.atoms],
-            taken=[atom_id for atom_id in left.atoms if atom_id not in gives],
-        )
-        return (
-            self._scaling(keeps, self._spans.of(left.atoms)),
-            self.scaling(size) if grown is None else self._scaling(size, self._spans.of(grown.atoms)),
-        )
-
-    def _span_at(self, trial: Trial | None, size: int) -> Span | None:
-        """Of the placement that the trial has, or would get now; None: it does not matter, or there are too few atoms."""
-        if not self._scaling.knows_distance:
-            return None
-        held = () if trial is None else trial.atoms
-        if held and size == len(held):
-            return trial.span if trial is not None else None
-        placement = self._ledger.find(size, held=held)
-        return None if placement is None else self._spans.of(placement.atoms)
+        return self._speeds.after(self.trials[giver.trial_id], keeps, self.trials[taker.trial_id], size)
 
     def restart_costs_s(self) -> dict[int, float]:
         """Measured so far: size -> p90 of starts, end to end."""
@@ -349,7 +304,7 @@ class Scheduler:
         assert not self._has_begun, "an experiment begins once"
         self._has_begun = True
         self._ledger = Ledger(event.machine, time=self.now, make_pool=self._make_pool)
-        self._spans = Spans(event.machine)
+        self._speeds.move_to(self._ledger)
         self._set_deadline(event.deadline_s)
 
     def _resumed(self, event: ExperimentResumed) -> None:
@@ -374,11 +329,11 @@ class Scheduler:
         self._ledger = Ledger(
             event.machine, time=self.now, sums=self._ledger.seconds(self.now), make_pool=self._make_pool
         )
-        self._spans = Spans(event.machine)
-        self._in_quarantine.clear()
+        self._speeds.move_to(self._ledger)
+        self._quarantine.clear()
         self._num_requested = 0
         self._ending = None
-        self._ends_at = None
+        self._countdown.ends_at = None
         refused, self._refused = self._refused, {}
         for trial in refused.values():
             self._policy.trial_left(self, trial)
@@ -410,15 +365,7 @@ class Scheduler:
 
     def _atoms_returned(self, event: AtomsReturned) -> None:
         self._ledger.end_quarantine(event.atoms)
-        self._forget_quarantine(set(event.atoms))
-
-    def _forget_quarantine(self, gone: set[AtomId]) -> None:
-        for key, atoms in list(self._in_quarantine.items()):
-            rest = tuple(atom_id for atom_id in atoms if atom_id not in gone)
-            if rest:
-                self._in_quarantine[key] = rest
-            else:
-                del self._in_quarantine[key]
+        self._quarantine.forget(set(event.atoms))
 
     def _mend_reservations(self) -> None:
         """A trial that grows onto atoms that went down gets others when it has left."""
@@ -435,18 +382,15 @@ class Scheduler:
             self._time_is_up()
 
     def _set_deadline(self, deadline_s: float | None) -> None:
-        had = self.deadline_s is not None
-        self.deadline_s = deadline_s
-        self._is_draining = False
-        self._drain_at = None
-        if deadline_s is None:
-            if had:
-                self._timer(TimerKind.DRAIN, None, "there is no deadline any more")
-                self._timer(TimerKind.DEADLINE, self._ends_at, "there is no deadline any more")
-        else:
-            at = deadline_s if self._ends_at is None else min(deadline_s, self._ends_at)
-            self._timer(TimerKind.DEADLINE, at, f"the deadline is at {deadline_s:.6g} s")
+        countdown = self._countdown
+        had = countdown.deadline_s is not None
+        countdown.move(deadline_s)
+        if deadline_s is not None:
+            self._timer(TimerKind.DEADLINE, countdown.limit_s, f"the deadline is at {deadline_s:.6g} s")
             self._plan_drain()
+        elif had:
+            self._timer(TimerKind.DRAIN, None, "there is no deadline any more")
+            self._timer(TimerKind.DEADLINE, countdown.limit_s, "there is no deadline any more")
         held_back, self._held_back = self._held_back, {}
         for trial in held_back.values():
             if trial.state is TrialState.PENDING:
@@ -456,34 +400,25 @@ class Scheduler:
         """Time kept before the deadline for one last checkpoint; 0 when nobody saves."""
         if not self.settings.save_at_deadline:
             return 0.0
-        save = self._costs.last_save_s
-        if save is None:
-            deadline_s = self.deadline_s or 0.0
-            save = max(
-                min(MOST_UNKNOWN_SAVE_S, UNKNOWN_SAVE_SHARE * deadline_s),
-                min(self._costs.unseen_save_s, MOST_UNSEEN_SAVE_SHARE * deadline_s),
-            )
-        return save + self.settings.timeouts.deadline_margin_s
+        return (
+            self._costs.kept_for_saving_s(self.deadline_s or 0.0) + self.settings.timeouts.deadline_margin_s
+        )
 
     def _plan_drain(self) -> None:
         """Set the DRAIN timer, or move it when saves turn out to take another time than thought."""
-        if not self.settings.save_at_deadline or self.deadline_s is None or self._is_draining:
+        if not self.settings.save_at_deadline:
             return
-        reserve = self._reserve_s()
-        at = max(self.now, self.deadline_s - reserve)
-        planned = self._drain_at
-        if planned is not None and -0.05 <= at - planned <= 0.05 + 0.1 * (self.deadline_s - planned):
-            return  # a little less reserve is not worth a new timer; a little more may be what is missing
-        self._drain_at = at
-        self._timer(TimerKind.DRAIN, at, f"a last checkpoint takes {reserve:.6g} s, margin included")
+        reserve_s = self._reserve_s()
+        at = self._countdown.plan_drain(self.now, reserve_s)
+        if at is not None:
+            self._timer(TimerKind.DRAIN, at, f"a last checkpoint takes {reserve_s:.6g} s, margin included")
 
     def _allocation_ending(self, event: AllocationEnding) -> None:
         later = self.deadline_s is None or self.deadline_s > event.at
-        self._ends_at = event.at
+        self._countdown.ends_at = event.at
         how = ExperimentState.SUSPENDED if later else ExperimentState.FINISHED
         why = f"the allocation ends at {event.at:.6g} s" + (f": {event.why}" if event.why else "")
-        at = event.at if self.deadline_s is None else min(event.at, self.deadline_s)
-        self._timer(TimerKind.DEADLINE, at, why)
+        self._timer(TimerKind.DEADLINE, self._countdown.limit_s, why)
         self._leave(how, why, save=True)
 
     def _shutdown(self, event: ShutdownRequested) -> None:
@@ -502,7 +437,7 @@ class Scheduler:
         self._end(how, why)
 
     def _drain(self, why: str) -> None:
-        self._is_draining = True
+        self._countdown.is_draining = True
         for trial in list(self._live.values()):
             if trial.state is TrialState.STARTING or (
                 trial.state is TrialState.PREEMPTING and not trial.contacted
@@ -599,7 +534,7 @@ class Scheduler:
         self._ledger.hold(trial.trial_id, placement.atoms)
         trial.incarnation = Incarnation(trial.incarnation + 1)
         trial.atoms = placement.atoms
-        trial.span = self._spans.of(placement.atoms)
+        trial.span = self._speeds.span_of(placement.atoms)
         trial.last_num_atoms = len(placement.atoms)
         trial.started_at = trial.heard_at = self.now
         trial.contacted = trial.killing = trial.finishing = trial.node_fault = False
@@ -665,7 +600,8 @@ class Scheduler:
         iteration = event.training_iteration
         if iteration <= trial.incarnation_iteration:
             return
-        self._take_in(trial, event)
+        take_in(trial, event, sign=self._sign, metric_window=self.settings.metric_window)
+        self._observe(trial)
         if trial.state is not TrialState.RUNNING:
             return
         most = self.settings.max_iterations
@@ -684,54 +620,13 @@ class Scheduler:
             return
         self._judge(trial)
 
-    def _take_in(self, trial: Trial, event: ResultReported) -> None:
-        """The result is the trial's latest."""
-        trial.incarnation_iteration = trial.training_iteration = event.training_iteration
-        took = event.time_this_iter_s
-        if not (math.isfinite(took) and took >= 0.0):
-            took = 0.0
-        trial.training_s += took
-        trial.last_iter_s = took
-        metric = event.metric
-        if metric is None or not math.isfinite(metric):
-            trial.score = None
-            trial.problem = event.problem or ("missing" if metric is None else str(metric))
-            trial.lacks_metric = trial.problem == "missing" and not trial.reported
-        else:
-            most = self.settings.metric_window
-            value = self._sign * metric
-            if most == 1:
-                trial.score = value
-            else:
-                window = trial.window = (*trial.window, value)[-most:]
-                trial.score = sum(window) / len(window)
-                if not math.isfinite(trial.score):  # the sum is out of range, the mean is not
-                    trial.score = sum(value / len(window) for value in window)
-            trial.problem = None
-            trial.reported = True
-            trial.lacks_metric = False
-            if self._best_seen is None or trial.score > self._best_seen[0]:
-                self._best_seen = (trial.score, trial.trial_id)
-        trial.snapshots.add(trial.training_iteration, trial.score, trial.window, trial.training_s)
-        size = trial.ran_at = len(trial.atoms)
-        trial.ran_over = trial.span
-        self._costs.observe_iteration(took * self._scaling(size, trial.span))
-        self._measure(trial, size, took)
-
-    def _measure(self, trial: Trial, size: int, took: float) -> None:
-        """How fast the trial is, compared with itself on one atom."""
-        if size == 1:
-            trial.one_atom_iter_s = took
-            trial.compared_with = None
-        elif not took:
-            return
-        elif trial.one_atom_iter_s:
-            if trial.compared_with != (size, trial.span):
-                self.measured.observe(size, trial.span, trial.one_atom_iter_s / took)
-        elif (speedup := self.measured.at(size, trial.span)) is not None:
-            # It never ran on one atom, but others did who ran here, too.
-            trial.one_atom_iter_s = took * speedup
-            trial.compared_with = (size, trial.span)
+    def _observe(self, trial: Trial) -> None:
+        """What its latest result says of others."""
+        if trial.score is not None and (self._best_seen is None or trial.score > self._best_seen[0]):
+            self._best_seen = (trial.score, trial.trial_id)
+        took_s = trial.last_iter_s or 0.0
+        self._costs.observe_iteration(took_s * self._speeds.at(trial.ran_at, trial.ran_over))
+        self._speeds.measure(trial, trial.ran_at, took_s)
 
     def _must_save_now(self, trial: Trial) -> bool:
         """One more iteration and its checkpoint would not be done before the deadline: leave now."""
@@ -868,11 +763,11 @@ class Scheduler:
 
     def _late_exit(self, event: TrialExited) -> None:
         """A killed incarnation whose node was silent is gone after all."""
-        atoms = self._in_quarantine.get((event.trial_id, event.incarnation), ())
+        atoms = self._quarantine.of(event.trial_id, event.incarnation)
         proven = {atom_id for atom_id in atoms if atom_id not in event.unproven}
         if proven:
             self._ledger.end_quarantine(sorted(proven))
-            self._forget_quarantine(proven)
+            self._quarantine.forget(proven)
 
     def _settle(
         self,
@@ -921,7 +816,7 @@ class Scheduler:
             kept = set(placement.atoms)
         if silent:
             self._ledger.quarantine(silent)
-            self._in_quarantine[trial.trial_id, trial.incarnation] = silent
+            self._quarantine.put(trial.trial_id, trial.incarnation, silent)
         self._ledger.release(
             atom_id for atom_id in trial.atoms if atom_id not in silent and atom_id not in kept
         )
@@ -950,20 +845,17 @@ class Scheduler:
         self._count_failure(trial, fate.blame, fate.cause, fate.why)
 
     def _count_failure(self, trial: Trial, blame: Blame, cause: Cause, why: str) -> None:
-        """`fail_fast`: the first so many trials have crashed, or ended without the metric, and nobody ever had it."""
-        most = self.settings.retries.fail_fast
-        if self._best_seen is not None or not most:
+        """`fail_fast`: the search may be over before it has begun."""
+        if self._best_seen is not None:
             return
-        crashed = blame is Blame.TRIAL or cause is Cause.GIVE_UP
-        if not crashed and not (trial.lacks_metric and trial.state in ENDED):
+        text = self._fail_fast.count(
+            trial.trial_id,
+            crashed=blame is Blame.TRIAL or cause is Cause.GIVE_UP,
+            lacks_metric=trial.lacks_metric and trial.state in ENDED,
+            why=why,
+        )
+        if text is None:
             return
-        self._failed_unseen.add(trial.trial_id)
-        if len(self._failed_unseen) < most:
-            return
-        last = why or "no reason given"
-        if not crashed:
-            last = "its reports lack the metric; is it the name that the script reports?"
-        text = f"the first {most} trials all failed before a metric was reported; the last one: {last}"
         for other in list(self._live.values()):
             self._kill(other, text)
         self._end(ExperimentState.FAILED, text)
@@ -1006,33 +898,20 @@ class Scheduler:
         keep_new(trial, ref, snapshot)
         if trial.state not in LIVE and trial.state is not TrialState.COMPLETED:
             trial.go_back()
-        if snapshot.score is not None and self._is_better(trial, iteration, snapshot.score):
-            old = self.best
-            self.best = Best(
-                trial.trial_id,
-                trial.incarnation,
-                iteration,
-                self._sign * snapshot.score,
-                snapshot.score,
-                self.now,
-            )
-            if old is None:
-                than = "there was none"
-            elif old.score == snapshot.score:
-                than = f"as good as at iteration {old.training_iteration}, and trained further"
-            else:
-                than = f"better than {old.metric:.6g} of trial {old.trial_id}"
-            self._publish(f"{self.best.metric:.6g} at iteration {iteration}: {than}")
-            if old is not None and old.trial_id != trial.trial_id:
-                self._prune(self.trials[old.trial_id])
+        if snapshot.score is not None:
+            self._compare_with_best(trial, iteration, snapshot.score)
         self._prune(trial)
 
-    def _is_better(self, trial: Trial, iteration: int, score: float) -> bool:
-        """Higher; or equal, of the same trial, and trained further. Another trial that is only equal does not replace it."""
-        best = self.best
-        if best is None or score != best.score:
-            return best is None or score > best.score
-        return trial.trial_id == best.trial_id and iteration > best.training_iteration
+    def _compare_with_best(self, trial: Trial, iteration: int, score: float) -> None:
+        old = self.best
+        than = better_than(old, trial.trial_id, iteration, score)
+        if than is None:
+            return
+        metric = self._sign * score
+        self.best = Best(trial.trial_id, trial.incarnation, iteration, metric, score, self.now)
+        self._publish(f"{metric:.6g} at iteration {iteration}: {than}")
+        if old is not None and old.trial_id != trial.trial_id:
+            self._prune(self.trials[old.trial_id])
 
     def _save_failed(self, event: CheckpointFailed) -> None:
         trial = self._current(event.trial_id, event.incarnation)
@@ -1114,24 +993,23 @@ class Scheduler:
             )
 
     def _deadline_fired(self) -> None:
-        limits = [limit for limit in (self._ends_at, self.deadline_s) if limit is not None]
-        if not limits:
+        limit = self._countdown.limit_s
+        if limit is None:
             return
-        limit = min(limits)
         if self.now < limit:
             self._timer(TimerKind.DEADLINE, limit, f"the deadline is at {limit:.6g} s")
             return
         self._time_is_up()
 
     def _drain_fired(self) -> None:
-        if self.deadline_s is None or self._drain_at is None or self._is_draining:
+        countdown = self._countdown
+        if countdown.deadline_s is None or countdown.drain_at is None or countdown.is_draining:
             return
-        if self.now < self._drain_at:
-            self._timer(TimerKind.DRAIN, self._drain_at, "the last checkpoints were planned anew")
+        if self.now < countdown.drain_at:
+            self._timer(TimerKind.DRAIN, countdown.drain_at, "the last checkpoints were planned anew")
             return
-        self._drain(
-            f"{self.deadline_s - self.now:.6g} s are left and a last checkpoint takes {self._reserve_s():.6g} s"
-        )
+        left_s = countdown.deadline_s - self.now
+        self._drain(f"{left_s:.6g} s are left and a last checkpoint takes {self._reserve_s():.6g} s")
 
     # ---- starts, and the end
 
@@ -1144,7 +1022,7 @@ class Scheduler:
             if not self._live:
                 self._end(self._ending, self.why_ended)
             return
-        if not self._is_draining:
+        if not self._countdown.is_draining:
             self._start_trials()
             self._ask_for_trials()
             for move in self._policy.idle_moves(self):
@@ -1179,10 +1057,10 @@ class Scheduler:
         if self.is_draining:
             return False
         setup = self._costs.setup_s(size) or 0.0
-        speedup = self._scaling(size, self._span_at(trial, size))
+        speedup = self._speeds.at(size, self._speeds.span_now(trial, size))
         iteration = (self._costs.one_atom_iteration_s or 0.0) / speedup
         if trial is not None and trial.last_iter_s is not None and trial.ran_at:
-            iteration = trial.last_iter_s * self._scaling(trial.ran_at, trial.ran_over) / speedup
+            iteration = trial.last_iter_s * self._speeds.at(trial.ran_at, trial.ran_over) / speedup
         if self.settings.save_at_deadline:
             iteration *= NEXT_ITERATION
         return left > 0.0 and setup + iteration + self._reserve_s() <= left
@@ -1207,7 +1085,7 @@ class Scheduler:
         if self._num_requested:
             return
         why = self._policy.finished(self)
-        if self._is_draining:
+        if self._countdown.is_draining:
             why = "everybody has left before the deadline"
         elif why is None and self._held_back and self._ledger.num_free:
             why = "what is left would bring no result before the deadline"

@@ -10,13 +10,14 @@ journal and synced before its reply leaves. Prints
 one round of their loop takes, `peers_late_ms`: how late the latest report was sent). `driver_p99_ms`: from the report's frame
 taken off the socket to its reply handed to the socket, in the driver. `waits_for_core_*_us`: how long a message's share of all
 threads stood ready and waited for a core (Linux's schedstat). `others_cores`: how many cores other programs used meanwhile: times with
-more than a tenth of the machine's used by others say little, and `quiet` is false then. `sync_*_ms`: how long this disk's syncs
-took; a reply waits for one, so that three in a thousand of half a second are the whole slowest hundredth (`--dir`: try another disk,
-/dev/shm to see the driver alone). `dropped`: reports without a reply or without a record in the journal, and messages that the
+more than a tenth of the machine's used by others say little, and `quiet` is false then. The disk is a
+parameter: the run folder lies in memory where there is room, and a sync takes `--sync-ms`. `--dir FOLDER` measures with that folder's disk,
+whose syncs took `sync_*_ms`: every reply waits for one, so that three in a thousand of half a second are the whole slowest hundredth.
+`dropped`: reports without a reply or without a record in the journal, and messages that the
 channel gave up. The first 2 s (a quarter of a shorter run) do not count for times. `rss_mb_*` grows until each connection has carried some 500 messages: libzmq
 reserves queues of 64 kB a connection and touches their pages one after another. With few peers that is over soon, and what is left is seen:
 `--ranks 64 --rate 800 --seconds 110` grows from 40 to 44.6 MB in 24 s, and after 64,000 more reports it has 46.6 MB (1 MB of it
-are this benchmark's own times). `--sync-ms 50`: a disk whose every sync takes so long. `--stall-s 10`: one
+are this benchmark's own times). `--sync-ms 50`: each sync takes so long. `--stall-s 10`: one
 sync in the middle takes so long; afterwards everything must be there. `--ranks-per-trial`: how many of the ranks share a rank 0.
 """
 
@@ -27,6 +28,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -222,6 +224,7 @@ def measure(
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     num = ranks // ranks_per_trial
+    directory = directory or _memory(round(rate * seconds))
     with tempfile.TemporaryDirectory(dir=directory) as name, contextlib.ExitStack() as stack:
         root = Path(name)
         folder = RunFolder(root / "run")
@@ -323,6 +326,7 @@ def measure(
         "peers_late_ms": round(1000.0 * seen["late_s"], 1),
         "peers_round_p99_ms": round(1000.0 * seen["round_p99_s"], 3),
         "journal_complete": closed,
+        "folder": str(root.parent),
         "syncs": len(syncs),
         "sync_median_ms": round(quantile(syncs, 0.5), 3),
         "sync_p99_ms": round(quantile(syncs, 0.99), 3),
@@ -348,6 +352,20 @@ def _profiled(run: Callable[[ev.Event], object]) -> Callable[[ev.Event], object]
     return profiled
 
 
+MEMORY = Path("/dev/shm")
+BYTES_PER_REPORT = 2000
+"""More than the journal and the peers' times take."""
+
+
+def _memory(num_reports: int) -> Path | None:
+    """A folder in memory; None where there is none, or too little of it (containers often have 64 MB)."""
+    try:
+        has_room = shutil.disk_usage(MEMORY).free > num_reports * BYTES_PER_REPORT
+    except OSError:
+        return None
+    return MEMORY if has_room and os.access(MEMORY, os.W_OK) else None
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """Nearest rank; NaN of nothing."""
     return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
@@ -366,9 +384,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--sync-ms", type=float, default=0.0)
     parser.add_argument("--stall-s", type=float, default=0.0)
-    parser.add_argument(
-        "--dir", type=Path, help="where the run folder lies, by default the system's temporary folder"
-    )
+    parser.add_argument("--dir", type=Path, help="where the run folder lies, by default in memory")
     parser.add_argument("--policy", default="fifo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

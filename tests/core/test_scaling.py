@@ -200,15 +200,15 @@ def test_a_trial_that_never_ran_on_one_atom_is_compared_where_others_have_been()
         talk.started(len(scheduler.trials) - 1)
     first, second = scheduler.trials
     talk.result(0, 1, 0.1, took_s=8.0)
-    scheduler._measure(first, 2, 5.0)  # as if it had been resized
+    scheduler._speeds.measure(first, 2, 5.0)  # as if it had been resized
     assert scheduler.measured.at(2, Span.ISLAND) == 1.6
-    scheduler._measure(second, 2, 10.0)
+    scheduler._speeds.measure(second, 2, 10.0)
     assert second.one_atom_iter_s == 16.0
-    scheduler._measure(second, 2, 9.0)
+    scheduler._speeds.measure(second, 2, 9.0)
     assert scheduler.measured.points() == [
         Point(2, Span.ISLAND, 1.6, 1)
     ]  # nothing new from where it was inferred
-    scheduler._measure(second, 4, 5.0)
+    scheduler._speeds.measure(second, 4, 5.0)
     assert scheduler.measured.at(4, Span.ISLAND) == 3.2
 
 
