@@ -45,8 +45,9 @@ def command(
     from datetime import datetime
 
     from hpcsched.core.enums import ExperimentState
-    from hpcsched.driver.life import Request, run_experiment
+    from hpcsched.driver.life import run_experiment
     from hpcsched.driver.profiling import profile_of_log, touring
+    from hpcsched.driver.request import Request
     from hpcsched.errors import InputError
     from hpcsched.eventlog.reader import read_journal
 

@@ -57,7 +57,8 @@ def command(
     """
     from hpcsched.core.enums import ExperimentState
     from hpcsched.driver.ending import ending
-    from hpcsched.driver.life import Request, run_experiment
+    from hpcsched.driver.life import run_experiment
+    from hpcsched.driver.request import Request
     from hpcsched.errors import HpcschedError
     from hpcsched.launch.command import run_command
     from hpcsched.launch.requeue import requeue_job

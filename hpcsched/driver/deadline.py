@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hpcsched.config.spec import ExperimentSpec
+
 
 class Limits(msgspec.Struct, frozen=True):
     """What limits the time, and which of them decides."""
@@ -32,3 +34,8 @@ def limits(
     if file_deadline_s is not None and file_deadline_s <= last:
         return Limits(file_deadline_s, last, "the experiment file's deadline")
     return Limits(last, last, f"the allocation's end less {reserve_s:.0f} s of reserve")
+
+
+def reserve_s(spec: ExperimentSpec) -> float:
+    """Before the allocation's end: what the driver itself needs to seal the log and leave."""
+    return 10.0 if spec.timeouts.reserve is None else spec.timeouts.reserve

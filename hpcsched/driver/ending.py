@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING
 
 from hpcsched.core.enums import ExperimentState
-
-if TYPE_CHECKING:
-    from hpcsched.driver.life import Result
+from hpcsched.driver.request import Result
 
 
 def best_in_words(result: Result) -> list[str]:

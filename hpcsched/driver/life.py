@@ -6,24 +6,18 @@ the folder before the machine is probed, everything about the machine before a t
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
-import shlex
 import socket
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import msgspec
 
 from hpcsched.channel.keys import create_keys
 from hpcsched.channel.server import Server
-from hpcsched.config.deadline import clock_time
-from hpcsched.config.load import load_experiment
 from hpcsched.config.settings import core_settings
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import events as ev
@@ -32,40 +26,52 @@ from hpcsched.core.scheduler import Scheduler
 from hpcsched.core.settings import Settings
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.addresses import addresses_towards
+from hpcsched.driver.chores import (
+    ask_for_the_end,
+    look_at_asides,
+    look_for_orders,
+    seal,
+    tell_how_the_disk_does,
+    try_nodes,
+)
 from hpcsched.driver.clock import Clock
-from hpcsched.driver.deadline import limits
-from hpcsched.driver.folder import Start, make_run_folder, read_start, unmake_run_folder, was_never_begun
+from hpcsched.driver.deadline import limits, reserve_s
+from hpcsched.driver.folder import Start, make_run_folder, unmake_run_folder, was_never_begun
 from hpcsched.driver.keeper import Chore, Keeper
-from hpcsched.driver.loop import Loop, reserve_s, write_private
+from hpcsched.driver.loop import Loop
 from hpcsched.driver.measured import profile_document, scaling_note
-from hpcsched.driver.nodewatch import NodeWatch, step_runs_on
 from hpcsched.driver.orderdesk import OrderDesk
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.past import Past, read_past
 from hpcsched.driver.ports import Ports, ephemeral_range
+from hpcsched.driver.private import write_private
 from hpcsched.driver.provenance import provenance
+from hpcsched.driver.request import Request, Result, best_facts
 from hpcsched.driver.roles import SEARCH, Roles
 from hpcsched.driver.say import say
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.sealer import Sealer
 from hpcsched.driver.setup import set_up_nodes
 from hpcsched.driver.signals import Signals, StartInterrupted
+from hpcsched.driver.target import is_local, spec_and_folder, start_of
+from hpcsched.driver.timecheck import (
+    check_first_deadline,
+    check_given_deadline,
+    check_own_deadline,
+    deadline_of,
+)
 from hpcsched.driver.whereabouts import meant, must_move, run_on_node, run_words
 from hpcsched.errors import (
-    AllocationError,
     HpcschedError,
     InputError,
-    LaunchError,
-    LogError,
     RunFolderError,
     SupersededError,
 )
 from hpcsched.eventlog.journal import JournalWriter
 from hpcsched.eventlog.lease import Lease, acquire, read_lease
-from hpcsched.eventlog.reader import JournalReader
 from hpcsched.eventlog.records import End, Header
 from hpcsched.eventlog.status import read_status
-from hpcsched.launch.allocation import Allocation, read_allocation, read_ends_at, why_over
+from hpcsched.launch.allocation import Allocation, read_allocation
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
@@ -78,37 +84,8 @@ from hpcsched.topology.assemble import MachineOptions
 from hpcsched.topology.machine import Machine
 
 SEAL_LIMIT_S = 120.0
-SEAL_LOOK_S = 5.0
 CLOSE_S, STALLED_CLOSE_S = 30.0, 3.0
 """Longest wait for the journal's last records; the latter where the disk has not taken any for a while."""
-CONTROL_S = 1.0
-ALLOCATION_S = 20.0
-NODES_S = 1.0
-ASIDE_S = 2.0
-"""Periods of the keeper's chores."""
-
-
-class Request(msgspec.Struct, frozen=True):
-    """What the command line (or `hpcsched.start`) asks for."""
-
-    target: Path
-    """An experiment file, or with `resume` also a run folder."""
-    run_dir: Path | None = None
-    overrides: dict[str, Any] = {}
-    """Dotted keys of the experiment file, such as {"experiment.deadline": "60s"}."""
-    resume: bool = False
-
-
-class Result(msgspec.Struct, frozen=True):
-    state: ExperimentState
-    exit_code: int
-    folder: RunFolder
-    best: dict[str, Any] | None
-    why: str = ""
-    scaling: str = ""
-    """What was measured of throughput and restarts, beside what was assumed."""
-    is_told: bool = False
-    """The ending has been printed already, by a driver that ran on a node."""
 
 
 def run_experiment(
@@ -121,18 +98,17 @@ def run_experiment(
 ) -> Result:
     """Run (or go on with) one experiment to its end. Raises InputError before anything has been started."""
     asked = request
-    spec, root, start = _spec_and_folder(request)
+    spec, root, start = spec_and_folder(request)
     request = msgspec.structs.replace(request, resume=start is None)
     allocation = read_allocation(environ, run_command, hostname=socket.gethostname())
-    local = _is_local(spec, allocation)
-    if local:
+    if is_local(spec, allocation):
         allocation = None
     settings = core_settings(spec)
     now_unix_s = time.time()
-    file_deadline = _file_deadline(spec, now_unix_s)
+    file_deadline = deadline_of(spec, now_unix_s)
     ends_at = None if allocation is None else allocation.ends_at
     if not request.resume:
-        _check_deadline(spec, file_deadline, ends_at, now_unix_s)
+        check_first_deadline(spec, file_deadline, ends_at, now_unix_s)
     if allocation is not None and must_move(
         spec.driver.where, allocation, environ, run_command, srun_args=spec.launcher.srun_args, say=say
     ):
@@ -193,7 +169,7 @@ def _interrupted(folder: RunFolder, name: str) -> Result:
         if trouble is not None:
             say(f"log.h5 could not be made: {trouble}. `hpcsched report` makes it later from the journal")
     return Result(
-        state=ExperimentState.SUSPENDED, exit_code=75, folder=folder, best=_best_facts(folder),
+        state=ExperimentState.SUSPENDED, exit_code=75, folder=folder, best=best_facts(folder),
         why=f"{name} while starting", is_told=True,
     )  # fmt: skip
 
@@ -218,177 +194,9 @@ def _run_on_node(
         state=read_status(folder).status.state,
         exit_code=code,
         folder=folder,
-        best=_best_facts(folder),
+        best=best_facts(folder),
         is_told=True,
     )
-
-
-def _spec_and_folder(request: Request) -> tuple[ExperimentSpec, Path, Start | None]:
-    """The last is None for a run that goes on. One whose driver died before its journal had a record begins now."""
-    if not request.resume:
-        spec, start = _spec_of_file(request)
-        return spec, request.run_dir or _new_run_dir(spec), start
-    if request.target.is_dir():
-        root = request.target
-    elif not request.target.exists():
-        raise RunFolderError(f"{request.target}: there is no run here to resume (no such folder)")
-    elif request.run_dir is not None:
-        root = request.run_dir
-    else:
-        raise InputError(
-            f"--resume: which run? Give its folder: `hpcsched run --resume RUN` ({request.target} is a file)"
-        )
-    folder = RunFolder(root)
-    if was_never_begun(folder):
-        spec, start = _spec_of_file(request) if request.target.is_file() else _spec_of_start(request, folder)
-        return spec, root, start
-    header = _first_header(folder)
-    if request.target.is_file() and (given := request.target.read_text()) != header.experiment:
-        lines = difflib.unified_diff(
-            header.experiment.splitlines(),
-            given.splitlines(),
-            "the run's",
-            str(request.target),
-            lineterm="",
-            n=0,
-        )
-        raise InputError(
-            f"{request.target} is not what this run began with; a run goes on as it began. Put it back or begin a new "
-            "run:\n" + "\n".join(lines)
-        )
-    spec = load_experiment(
-        folder.experiment,
-        overrides={**_start_of(header).overrides, **request.overrides},
-        folder=Path(_start_of(header).experiment_folder),
-        simulate=False,
-        now=header.began_at,
-    )
-    if spec.text != header.experiment:
-        raise RunFolderError(
-            f"{folder.experiment} was changed after the run began; the journal has the original text: "
-            f"`hpcsched replay {root}` still works, but a run goes on only as it began. Put the file back"
-        )
-    return spec, root, None
-
-
-def _spec_of_file(request: Request) -> tuple[ExperimentSpec, Start]:
-    spec = load_experiment(request.target, overrides=request.overrides, simulate=False)
-    return spec, Start(str(spec.file.absolute().parent), request.overrides)
-
-
-def _spec_of_start(request: Request, folder: RunFolder) -> tuple[ExperimentSpec, Start]:
-    start = read_start(folder)
-    start = msgspec.structs.replace(start, overrides={**start.overrides, **request.overrides})
-    spec = load_experiment(
-        folder.experiment,
-        overrides=start.overrides,
-        folder=Path(start.experiment_folder),
-        simulate=False,
-    )
-    return spec, start
-
-
-def _start_of(header: Header) -> Start:
-    return Start(str(header.provenance["experiment_folder"]), header.provenance.get("overrides", {}))
-
-
-def _first_header(folder: RunFolder) -> Header:
-    if not folder.journal.exists():
-        raise RunFolderError(f"{folder.root}: there is no run here to resume (no journal/)")
-    for record in JournalReader(folder).poll():
-        if isinstance(record, Header):
-            return record
-    raise LogError(f"{folder.journal}: the journal has no header: nothing was ever begun here")
-
-
-def _new_run_dir(spec: ExperimentSpec) -> Path:
-    if spec.experiment.run_dir is not None:
-        return Path(spec.experiment.run_dir)
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    base = neat(spec.file).parent / "runs"
-    root = base / f"{spec.experiment.name}-{stamp}"
-    number = 1
-    while root.exists():
-        number += 1
-        root = base / f"{spec.experiment.name}-{stamp}-{number}"
-    return root
-
-
-def _is_local(spec: ExperimentSpec, allocation: Allocation | None) -> bool:
-    match spec.launcher.kind:
-        case "local":
-            return True
-        case "srun":
-            if allocation is None:
-                raise AllocationError(
-                    f'{spec.file}: launcher.kind = "srun" needs a Slurm allocation and this is none '
-                    "(SLURM_JOB_ID is not set). Start inside `salloc` or `sbatch`, or use --launcher local"
-                )
-            return False
-        case "auto":
-            return allocation is None
-
-
-def _file_deadline(spec: ExperimentSpec, began_at: float) -> float | None:
-    """Seconds since the experiment began."""
-    table = spec.experiment
-    if table.deadline_at is not None:
-        return clock_time(table.deadline_at, began_at) - began_at
-    return table.deadline
-
-
-def _check_given_deadline(spec: ExperimentSpec, past: Past) -> None:
-    """A deadline given to a run that goes on counts from its beginning; one that is over would end it for good."""
-    given = _file_deadline(spec, past.header.began_at)
-    chain = spec.experiment.span == "chain" and spec.experiment.deadline_at is None
-    gone = past.last_time_s if chain else max(time.time() - past.header.began_at, past.last_time_s)
-    if given is not None and given <= gone:
-        raise InputError(
-            f"{spec.file}: experiment.deadline: {given:.0f} s after the beginning are over: this run began {gone:.0f} s ago, "
-            "and a deadline counts from there. Give a later one"
-        )
-
-
-def _check_own_deadline(
-    spec: ExperimentSpec, past: Past, folder: RunFolder, environ: Mapping[str, str]
-) -> None:
-    """A run that somebody has suspended and takes up after its deadline would be finished on the spot, for good. (One that
-    crashed, or that Slurm puts into the queue again, is.)"""
-    deadline_s = past.scheduler.deadline_s
-    suspended = past.end is not None and past.end.state is ExperimentState.SUSPENDED
-    if deadline_s is None or not suspended or "SLURM_RESTART_COUNT" in environ:
-        return
-    chain = spec.experiment.span == "chain" and spec.experiment.deadline_at is None
-    gone = past.last_time_s if chain else time.time() - past.header.began_at
-    if gone >= deadline_s:
-        raise InputError(
-            f"{folder.root}: this run was suspended and its deadline, {deadline_s:.0f} s after the beginning, has passed since "
-            f"(it began {gone:.0f} s ago). To train on give a later one, counted from the beginning, such as: hpcsched run "
-            f"--resume {shlex.quote(str(folder.root))} --deadline {math.ceil((gone + deadline_s) / 60)}m. While it runs `hpcsched "
-            "extend` moves it further. What it has come to stands in best/"
-        )
-
-
-def _check_deadline(
-    spec: ExperimentSpec, deadline_s: float | None, ends_at: float | None, now_unix_s: float
-) -> None:
-    if deadline_s is not None and deadline_s <= 0:
-        raise InputError(f"{spec.file}: experiment.deadline: is {-deadline_s:.0f} s in the past")
-    if ends_at is not None and ends_at - now_unix_s - reserve_s(spec) <= 0:
-        raise AllocationError(
-            f"the allocation ends in {ends_at - now_unix_s:.0f} s, which is less than the reserve of "
-            f"{reserve_s(spec):.0f} s: nothing can be trained. Ask for more time"
-        )
-    if (
-        deadline_s is None
-        and ends_at is None
-        and spec.scheduler.policy.__struct_config__.tag in NEED_DEADLINE
-    ):
-        policy = spec.scheduler.policy.__struct_config__.tag
-        raise InputError(
-            f'{spec.file}: experiment.deadline: missing; policy "{policy}" works towards a deadline and this allocation '
-            'has no end. Give one, such as deadline = "2h"'
-        )
 
 
 def _waits(allocation: Allocation | None, began_at: float) -> dict[str, float]:
@@ -399,9 +207,6 @@ def _waits(allocation: Allocation | None, began_at: float) -> dict[str, float]:
         "queue_s": max(0.0, allocation.started_at - allocation.submitted_at),
         "job_start_s": round(max(0.0, began_at - allocation.started_at), 1),
     }
-
-
-NEED_DEADLINE = ("hypersched", "fixed_split", "deadline")
 
 
 class _Life:
@@ -450,9 +255,9 @@ class _Life:
             self._seal()
             return self._result(past.scheduler.state, "this run has ended already")
         if past is not None and "experiment.deadline" in self._request.overrides:
-            _check_given_deadline(self._spec, past)
+            check_given_deadline(self._spec, past)
         elif past is not None:
-            _check_own_deadline(self._spec, past, self._folder, self._environ)
+            check_own_deadline(self._spec, past, self._folder, self._environ)
         bind = "tcp://127.0.0.1" if self._allocation is None else "tcp://0.0.0.0"
         keys = create_keys(self._folder.keys / str(self._lease.life))
         server = Server(keys, bind, deliver=self._inbox.put)
@@ -560,7 +365,7 @@ class _Life:
         else:
             clock = Clock(max(time.time() - began_at, past.last_time_s))
         now = clock.now()
-        file_deadline = _file_deadline(spec, began_at)
+        file_deadline = deadline_of(spec, began_at)
         if past is not None:
             extended = past.scheduler.deadline_s
             given = "experiment.deadline" in self._request.overrides
@@ -571,7 +376,7 @@ class _Life:
         limit = limits(
             file_deadline_s=file_deadline, allocation_ends_s=ends_s, reserve_s=reserve_s(spec), chain=chain
         )
-        begun_with = self._start if past is None else _start_of(past.header)
+        begun_with = self._start if past is None else start_of(past.header)
         assert begun_with is not None, "what has no past has a start"
         scheduler = self._roles.scheduler(self._settings, machine) if past is None else past.scheduler
         header = Header(
@@ -632,10 +437,7 @@ class _Life:
         self._lease.keep_renewing(
             lost=lambda error: self._inbox.put(ib.LeaseLost(str(error))), trouble=self._lease_trouble
         )
-        keeper = Keeper(
-            self._chores(loop, launcher, desk, invented=probed.invented),
-            say,
-        )
+        keeper = Keeper(self._chores(loop, launcher, desk, invented=probed.invented), say)
         first: ev.Event
         if past is None:
             first = ev.ExperimentBegan(time=now, machine=machine, deadline_s=limit.deadline_s)
@@ -681,69 +483,16 @@ class _Life:
         return msgspec.structs.replace(result, scaling=note.text)
 
     def _chores(self, loop: Loop, launcher: Launcher, desk: OrderDesk, *, invented: bool) -> list[Chore]:
-        def remark() -> None:
-            if self._lease.record.remark != loop.stall:
-                self._lease.renew(remark=loop.stall)
-
-        def look_again() -> None:
-            for kept in loop.asides_due():
-                try:
-                    why = launcher.check(kept.node, invented=invented)
-                except LaunchError as error:
-                    why = str(error)
-                self._inbox.put(ib.Checked(kept, why))
-
+        put = self._inbox.put
         chores = [
-            Chore("aside", "look again at GPUs that were set aside", "they stay aside", ASIDE_S, look_again),
-            Chore(
-                "control",
-                "look for orders in control/",
-                "those that are left there as files wait",
-                CONTROL_S,
-                desk.look_at_files,
-            ),
-            Chore(
-                "remark",
-                "write into driver.json how the disk does",
-                "`hpcsched status` and `watch` do not say so",
-                CONTROL_S,
-                remark,
-            ),
-            Chore(
-                "seal",
-                "bring log.h5 up to date",
-                "it is as old as its last version; the journal has everything",
-                SEAL_LOOK_S,
-                self._sealer.now_and_then,
-            ),
+            look_at_asides(loop, launcher, put, invented=invented),
+            look_for_orders(desk),
+            tell_how_the_disk_does(loop, self._lease),
+            seal(self._sealer),
         ]
-        allocation = self._allocation
-        if allocation is not None:
-            watch = NodeWatch(lambda node: step_runs_on(node, self._environ, run_command))
-
-            def ask_end() -> None:
-                ends_at, known = read_ends_at(allocation.job_id, self._environ, run_command)
-                if known:
-                    self._inbox.put(ib.AllocationEnds(ends_at))
-                elif why := why_over(allocation.job_id, self._environ, run_command):
-                    self._inbox.put(ib.AllocationOver(f"the Slurm job {allocation.job_id} is over: {why}"))
-
-            def try_nodes() -> None:
-                for node in watch.back(sorted(loop.down_nodes), time.monotonic()):
-                    self._inbox.put(ib.NodeBack(node))
-
-            chores.append(
-                Chore(
-                    "allocation",
-                    "ask Slurm for the job's end",
-                    "the end that was known before counts",
-                    ALLOCATION_S,
-                    ask_end,
-                )
-            )
-            chores.append(
-                Chore("nodes", "try the nodes that are down", "none of them comes back", NODES_S, try_nodes)
-            )
+        if self._allocation is not None:
+            chores.append(ask_for_the_end(self._allocation, self._environ, put))
+            chores.append(try_nodes(loop, self._environ, put))
         return chores
 
     def _lease_trouble(self, error: OSError | None) -> None:
@@ -772,7 +521,7 @@ class _Life:
         return "" if self._allocation is None else self._allocation.job_id
 
     def _result(self, state: ExperimentState, why: str) -> Result:
-        best = _best_facts(self._folder)
+        best = best_facts(self._folder)
         if state is ExperimentState.SUSPENDED:
             code = 75
         elif state is ExperimentState.FINISHED and best is not None:
@@ -780,15 +529,6 @@ class _Life:
         else:
             code = 1
         return Result(state=state, exit_code=code, folder=self._folder, best=best, why=why)
-
-
-def _best_facts(folder: RunFolder) -> dict[str, Any] | None:
-    file = folder.best / "best.json"
-    try:
-        facts: dict[str, Any] = msgspec.json.decode(file.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return None
-    return facts
 
 
 def _ephemeral() -> tuple[int, int]:

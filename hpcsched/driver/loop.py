@@ -11,8 +11,6 @@ of their own and put what they learn into the inbox.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Collection
@@ -33,13 +31,14 @@ from hpcsched.driver import inbox as ib
 from hpcsched.driver.aside import NUM_CHECKS, Aside, Kept
 from hpcsched.driver.clerk import Clerk, Times
 from hpcsched.driver.clock import Clock
-from hpcsched.driver.crew import SILENT_AFTER_S, Crew, Effects, picked_text, restart_text, supervisor_peer
-from hpcsched.driver.deadline import limits
+from hpcsched.driver.crew import Crew, Effects, picked_text, restart_text, supervisor_peer
+from hpcsched.driver.deadline import limits, reserve_s
 from hpcsched.driver.diverged import Diverged
 from hpcsched.driver.filing import Filing
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
-from hpcsched.driver.spares import Spares
+from hpcsched.driver.private import write_private
+from hpcsched.driver.sparekeeper import SpareKeeper
 from hpcsched.driver.specmaker import SpecMaker
 from hpcsched.driver.suspects import NUM_LOSSES, NUM_TRIALS, Suspects
 from hpcsched.driver.timers import Timers
@@ -57,9 +56,7 @@ from hpcsched.launch.launcher import (
     StepEnded,
     StepRefused,
 )
-from hpcsched.launch.zygote import script_of
-from hpcsched.launch.zygote_process import environment_fits
-from hpcsched.launchspec import Channel, LaunchSpec, SpareSpec
+from hpcsched.launchspec import Channel
 from hpcsched.orders import Answer
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import Sampler
@@ -155,8 +152,7 @@ class Loop:
         self._began_at = began_at_unix_s
         self._file_deadline_s = file_deadline_s
         self._allocation_ends_s = allocation_ends_s
-        self._warm = warm and environment_fits(spec.trial.env) is None
-        self._spares = Spares(spec.launcher.spares_per_node)
+        self._spares = SpareKeeper(spec, folder, launcher, server, channel, warm=warm, note=self._note)
         self._suspects = Suspects()
         self._aside = Aside()
         self._timers = Timers()
@@ -220,7 +216,9 @@ class Loop:
                         self._effect(crew, effects)
                     if crew.settled:
                         self._forget(crew)
-                self._keep_spares(now)
+                if self._state is None:
+                    nodes = [name for name in self._nodes if name not in self._down]
+                    self._spares.keep(nodes, now, somebody_trains=bool(self._crews))
             self._watch_disk(now)
             self._onlooker.refresh(now)
             self._painter.refresh()
@@ -260,8 +258,7 @@ class Loop:
     def wind_up(self) -> None:
         """After the end: whoever still runs is killed, files are put in order, the writer has written all."""
         end = time.monotonic() + END_WAIT_S
-        for number, _ in self._spares.drop_all():
-            self._end_spare(number)
+        self._spares.end_all()
         for crew in self._crews.values():
             if not crew.closed:
                 self._effect(crew, crew.kill(self._clock.now(), "the experiment is over"), handle=False)
@@ -314,10 +311,9 @@ class Loop:
             case ib.Durable(n=n):
                 self._perform_until(n)
             case Arrived(message=message) if message.incarnation == 0:
-                self._spare_says(item, now)
+                self._spares.says(item, now)
             case StepEnded(incarnation=0) | StepRefused(incarnation=0) | NodesGone(incarnation=0):
-                if self._spares.lost(item.trial_id, now):
-                    self._note(f"spare {item.trial_id} has ended: {_reason(item)}", now)
+                self._spares.ended(item.trial_id, _reason(item), now)
             case Arrived(message=message, at=at):
                 crew = self._crews.get((message.trial_id, message.incarnation))
                 if crew is None:
@@ -565,68 +561,6 @@ class Loop:
         )
         self._handle(ev.DeadlineChanged(time=now, deadline_s=new.deadline_s, why=f"{why}: {new.why}"))
 
-    # ---- spares
-
-    def _spare_says(self, arrived: Arrived, now: float) -> None:
-        message = arrived.message
-        number = message.trial_id
-        match message:
-            case wire.SupervisorHello(step_id=step_id):
-                self._spares.heard(number, now)
-                if step_id:
-                    self._launcher.note_step(number, 0, step_id)
-                self._server.send(arrived.peer, wire.SupervisorWelcome(number, 0))
-            case wire.Heartbeat():
-                self._spares.heard(number, now)
-                self._server.send(arrived.peer, wire.SupervisorWelcome(number, 0))
-            case wire.SpareReady(cold=cold):
-                self._spares.ready(number, cold, now)
-                if cold is not None:
-                    self._note(f"trials start cold: {cold}", now)
-                    self._end_spare(number)
-            case _:
-                pass
-
-    def _keep_spares(self, now: float) -> None:
-        """So many a node. They import while the first trials do: whoever comes next then starts in a moment."""
-        if not self._warm or self._state is not None:
-            return
-        for number in self._spares.silent(now, SILENT_AFTER_S):
-            self._end_spare(number)
-        if not self._crews:
-            return  # nobody trains: there is nothing yet (or any more) to be ready for
-        nodes = [name for name in self._nodes if name not in self._down]
-        for number, node in self._spares.missing(nodes, now):
-            spec = SpareSpec(
-                number=number,
-                node=node,
-                channel=self._channel,
-                run_dir=str(self._folder.root),
-                preload=self._spec.trial.preload,
-            )
-            try:
-                write_private(self._folder.spare_file(number), msgspec.json.encode(spec))
-            except OSError as error:
-                self._spares.lost(number, now)
-                self._note(f"no spare on {node}: {error}", now)
-                continue
-            self._launcher.start_spare(spec)
-
-    def _take_spares(self, spec: LaunchSpec) -> list[int] | None:
-        """Have the spares of all its nodes take the incarnation; None: it starts cold."""
-        if not self._warm or script_of(spec.command, spec.wrap, _rank_path()) is None:
-            return None
-        spares = self._spares.take([node.node for node in spec.nodes], self._clock.now(), SILENT_AFTER_S)
-        if spares is None:
-            return None
-        launch_file = str(self._folder.launch_file(spec.trial_id, spec.incarnation))
-        for node, number in spares.items():
-            self._server.send(supervisor_peer(number, 0, node), wire.TakeTrial(number, 0, launch_file))
-        return list(spares.values())
-
-    def _end_spare(self, number: int) -> None:
-        self._launcher.kill(number, 0)
-
     # ---- out
 
     def _perform_until(self, n: int) -> None:
@@ -697,7 +631,7 @@ class Loop:
             self._refuse(action, now, f"the run folder cannot be written: {error}")
             return
         atoms = action.placement.atoms
-        spares = self._take_spares(spec)
+        spares = self._spares.give(spec, now)
         crew = Crew(spec, lambda node: self._atoms_on(node, atoms), started_at=now, warm=spares is not None)
         self._crews[(action.trial_id, action.incarnation)] = crew
         if spares is None:
@@ -775,23 +709,6 @@ class Loop:
         self._painter.take(note)
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """A file for the owner alone, whole or not at all. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    fresh.touch(mode=0o600)
-    fresh.write_bytes(data)
-    fresh.rename(path)
-
-
-def _rank_path() -> str:
-    """PATH as ranks see it: this interpreter's folder first, in a virtual environment."""
-    folder = str(Path(sys.executable).parent)
-    return os.pathsep.join(
-        filter(None, (folder if sys.prefix != sys.base_prefix else "", os.environ.get("PATH", "")))
-    )
-
-
 def _again(next_at: float | None, now: float) -> str:
     if next_at is None:
         return f"it has been looked at {NUM_CHECKS} times and stays aside until the driver is started again"
@@ -806,8 +723,3 @@ def _reason(notice: StepEnded | StepRefused | NodesGone) -> str:
             return why
         case NodesGone():
             return "its node says nothing runs there"
-
-
-def reserve_s(spec: ExperimentSpec) -> float:
-    """Before the allocation's end: what the driver itself needs to seal the log and leave."""
-    return 10.0 if spec.timeouts.reserve is None else spec.timeouts.reserve

@@ -7,7 +7,7 @@ import pytest
 
 from hpcsched.core.enums import ExperimentState
 from hpcsched.driver.ending import best_in_words
-from hpcsched.driver.life import Result
+from hpcsched.driver.request import Result
 from hpcsched.runfolder import RunFolder
 
 
