@@ -191,5 +191,5 @@ momentum = {{ choice = [0.9, 0.95, 0.99] }}
 
 # [timeouts]
 # silence = "30m"              # the longest iteration
-# start = "5m"                 # from a launch until all ranks have joined
+# start = "5m"                 # from a launch until all ranks are at the loop
 """

@@ -96,7 +96,7 @@ from hpcsched.topology.machine import AtomId, Machine, Placement
 from hpcsched.topology.pool import Pool
 
 SLACK = 2.0
-"""Leaving may take so many times the measured iteration and save, whatever the time-out says."""
+"""Leaving may take so many times the measured iteration and save, whatever the time-out says; restoring so many times a save."""
 NEXT_ITERATION = 1.1
 """The next iteration is expected to take at most so many times the last one."""
 
@@ -553,10 +553,21 @@ class Scheduler:
                 checkpoint=trial.restart_ref,
             )
         )
-        limit = self.settings.timeouts.start_s
+        limit = self._start_limit_s(trial)
         if limit is not None:
             self._timer(TimerKind.START_TIMEOUT, self.now + limit, f"a start may take {limit:.6g} s", trial)
         self._policy.trial_started(self, trial)
+
+    def _start_limit_s(self, trial: Trial) -> float | None:
+        """A start that restores reads what a save has written, and gets SLACK times as long for it: a large state on a slow file system
+        is no reason to kill anybody."""
+        limit = self.settings.timeouts.start_s
+        if limit is None:
+            return None
+        restores = trial.restart_ref is not None
+        restore_s = (self._costs.last_save_s or self._costs.unseen_save_s) if restores else 0.0
+        trial.start_limit_s = limit + SLACK * restore_s
+        return trial.start_limit_s
 
     def _started(self, event: TrialStarted) -> None:
         trial = self._current(event.trial_id, event.incarnation)
@@ -971,7 +982,7 @@ class Scheduler:
     def _limit_reached(self, trial: Trial, kind: TimerKind) -> None:
         timeouts = self.settings.timeouts
         if kind is TimerKind.START_TIMEOUT and not trial.contacted:
-            why = f"it did not start within {timeouts.start_s:.6g} s (does its script call hpcsched.trial()?)"
+            why = f"it did not start within {trial.start_limit_s:.6g} s (does its script call hpcsched.trial()?)"
             self._kill(trial, why)
         elif kind is TimerKind.SILENCE_TIMEOUT and timeouts.silence_s is not None:
             due = trial.heard_at + timeouts.silence_s

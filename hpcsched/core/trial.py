@@ -54,6 +54,7 @@ class Trial:
         "setup_time_s",
         "snapshots",
         "span",
+        "start_limit_s",
         "started_at",
         "state",
         "training_iteration",
@@ -89,6 +90,8 @@ class Trial:
         self.setup_time_s: float | None = None
         self.warm = False
         self.started_at: float | None = None
+        self.start_limit_s = 0.0
+        """How long this incarnation's start may take."""
         self.heard_at = 0.0
         self.incarnation_iteration = 0
         """Last iteration reported in this incarnation; 0 before."""

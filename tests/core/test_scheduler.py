@@ -296,6 +296,18 @@ def test_a_launch_that_takes_too_long_is_killed() -> None:
     assert talk.exited(0, Outcome.KILLED) == ["StartTrial 0.2 on 0"]
 
 
+def test_a_start_that_restores_has_twice_as_long_more_as_a_save_takes() -> None:
+    """Seventy gigabytes are read as slowly as they were written."""
+    talk = running(Talk(settings(timeouts=LIMITS), atoms=1))
+    talk.result(0, 1, 0.5)
+    talk.saved(0, 1, took_s=200.0)
+    assert talk.exited(0, Outcome.NODE_FAILED) == ["StartTrial 0.2 on 0 from 1"]
+    assert talk.timers()[TimerKind.START_TIMEOUT] == talk.now + 60.0 + 400.0
+    talk.now += 460.0
+    assert talk.fired(TimerKind.START_TIMEOUT, 0) == ["KillTrial 0.2"]
+    assert talk.because() == "it did not start within 460 s (does its script call hpcsched.trial()?)"
+
+
 # ---- failures and retries
 
 
