@@ -45,7 +45,7 @@ def command(
         read = read_machine(file)
         if read is None:
             raise RunFolderError(f"{file}: missing, or not the machine of a run of this version")
-        probed = read[1]
+        probed = read.probed
     else:
         environ = dict(os.environ)
         options = MachineOptions(gpus_per_atom=gpus_per_atom, gpus_per_node=gpus_per_node)

@@ -295,6 +295,7 @@ class _Life:
             self._folder,
             () if allocation is None else allocation.nodes,
             job_id=self._job_id(),
+            num_restarts=0 if allocation is None else allocation.num_restarts,
             cwd=Path(self._spec.trial.cwd),
             environ=self._environ,
             srun_args=self._spec.launcher.srun_args,

@@ -1,7 +1,8 @@
 """`[setup] per_node`: a command once on every node before its first trial (staging data, unpacking an environment).
 
 All nodes at once, a step each. A node on which it fails is left out of the run, with what the command said; when none is
-left the run does not begin. A resumed run does not do it again on the nodes of the same job.
+left the run does not begin. A resumed run does not do it again on the nodes of the same job, but does after a requeue: the
+job keeps its id then, and what it had put on its nodes is gone.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Done(msgspec.Struct, frozen=True):
     job_id: str
     command: str
     nodes: tuple[str, ...]
+    num_restarts: int = 0
 
 
 def set_up_nodes(
@@ -46,23 +48,22 @@ def set_up_nodes(
     nodes: Sequence[str],
     *,
     job_id: str,
+    num_restarts: int,
     cwd: Path,
     environ: Mapping[str, str],
     srun_args: Sequence[str] = (),
     say: Callable[[str], None],
     limit_s: float = LIMIT_S,
 ) -> tuple[str, ...]:
-    """Run the command where it has not yet succeeded in this job; the nodes that are ready, in order.
+    """Run the command where it has not yet succeeded in this turn of the job; the nodes that are ready, in order.
 
-    nodes: of the job; empty: this machine alone, without Slurm. Raises AllocationError when no node is ready.
+    nodes: of the job; empty: this machine alone, without Slurm. num_restarts: how often the job was requeued. Raises AllocationError when no node is ready.
     """
     record = folder.setup
-    before = _read(record)
-    ready = (
-        set(before.nodes)
-        if before is not None and (before.job_id, before.command) == (job_id, command)
-        else set()
-    )
+    ready: set[str] = set()
+    if (before := _read(record)) is not None:
+        is_same = (before.job_id, before.num_restarts, before.command) == (job_id, num_restarts, command)
+        ready = set(before.nodes) if is_same else set()
     names = tuple(nodes) or (HERE,)
     todo = [node for node in names if node not in ready]
     if not todo:
@@ -93,7 +94,7 @@ def set_up_nodes(
     ready |= set(todo) - set(failed)
     left = tuple(node for node in names if node in ready)
     try:
-        record.write_bytes(msgspec.json.encode(Done(job_id, command, left)) + b"\n")
+        record.write_bytes(msgspec.json.encode(Done(job_id, command, left, num_restarts)) + b"\n")
     except OSError as error:
         raise RunFolderError(f"{record}: cannot be written: {error.strerror or error}") from error
     for node, why in failed.items():

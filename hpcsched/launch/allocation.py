@@ -83,7 +83,7 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     started_at: float | None = None
     """UNIX seconds; None: Slurm does not say. After a requeue both are of this turn."""
     num_restarts: int = 0
-    """Times the job was requeued."""
+    """Times the job was requeued. It keeps its id then, and gets other nodes, cores and GPUs, and scratch that was cleaned."""
     no_kill: bool | None = None
     """Whether the job outlives a dead node (`--no-kill`); None: Slurm does not say."""
     warnings: tuple[str, ...] = ()

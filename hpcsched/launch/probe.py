@@ -53,8 +53,8 @@ def probe_machine(
 ) -> Probed:
     """Ask every node of the allocation what it is.
 
-    `srun_args` are the site's ([launcher] srun_args). With `cache` (`RunFolder.machine`), facts of the same job and
-    nodes are read from there, and written to it. A node that does not answer is left out with a warning.
+    `srun_args` are the site's ([launcher] srun_args). With `cache` (`RunFolder.machine`), facts of the same turn of the
+    same job and nodes are read from there, and written to it. A node that does not answer is left out with a warning.
     Raises AllocationError when no node answers, or no atom can be made.
     """
     warnings = list(allocation.warnings)
@@ -72,7 +72,7 @@ def probe_machine(
     )
     probed = _probed(made, tuple(by_node[node] for node in allocation.nodes if node in by_node), warnings)
     if cache is not None:
-        write_machine(cache, probed, allocation.job_id)
+        write_machine(cache, probed, allocation.job_id, allocation.num_restarts)
     return probed
 
 
@@ -223,31 +223,34 @@ def parse_answers(text: str) -> list[NodeFacts]:
     return found
 
 
-class _MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`machine.json`: what was probed, and in which turn of which job ("": outside of Slurm)."""
+
     job_id: str
     probed: Probed
+    num_restarts: int = 0
 
 
-def write_machine(file: Path, probed: Probed, job_id: str) -> None:
+def write_machine(file: Path, probed: Probed, job_id: str, num_restarts: int = 0) -> None:
     """Write `machine.json` by rename; readable by the owner only, as all of the run folder."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(_MachineFile(job_id, probed)), indent=1))
+    written = MachineFile(job_id, probed, num_restarts)
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=1))
     temporary.chmod(0o600)
     temporary.replace(file)
 
 
-def read_machine(file: Path) -> tuple[str, Probed] | None:
-    """(job id, what was probed) of a `machine.json`; None when it is missing or another version's."""
+def read_machine(file: Path) -> MachineFile | None:
+    """What stands in a `machine.json`; None when it is missing or another version's."""
     try:
-        read = msgspec.json.decode(file.read_bytes(), type=_MachineFile)
+        return msgspec.json.decode(file.read_bytes(), type=MachineFile)
     except (OSError, msgspec.DecodeError):
         return None
-    return read.job_id, read.probed
 
 
 def _cached(cache: Path | None, allocation: Allocation) -> tuple[NodeFacts, ...] | None:
     read = None if cache is None else read_machine(cache)
-    if read is None or read[0] != allocation.job_id:
+    if read is None or (read.job_id, read.num_restarts) != (allocation.job_id, allocation.num_restarts):
         return None
-    facts = read[1].facts
+    facts = read.probed.facts
     return facts if {fact.node for fact in facts} >= set(allocation.nodes) else None

@@ -16,10 +16,17 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def here(
-    folder: Path, command: str, said: list[str], *, job_id: str = "", limit_s: float = 60.0
+    folder: Path,
+    command: str,
+    said: list[str],
+    *,
+    job_id: str = "",
+    num_restarts: int = 0,
+    limit_s: float = 60.0,
 ) -> tuple[str, ...]:
     return set_up_nodes(
-        command, RunFolder(folder), (), job_id=job_id, cwd=folder, environ={"PATH": "/usr/bin:/bin"}, say=said.append, limit_s=limit_s
+        command, RunFolder(folder), (), job_id=job_id, num_restarts=num_restarts, cwd=folder, environ={"PATH": "/usr/bin:/bin"},
+        say=said.append, limit_s=limit_s,
     )  # fmt: skip
 
 
@@ -33,6 +40,12 @@ def test_it_runs_once_here_and_not_again_in_the_same_job(tmp_path: Path) -> None
     here(tmp_path, "echo y >>marks", said, job_id="8")
     assert (tmp_path / "marks").read_text() == "x\nx\ny\n"
     assert not said
+
+
+def test_a_requeued_job_which_keeps_its_id_sets_its_nodes_up_again(tmp_path: Path) -> None:
+    for num_restarts in (0, 0, 1, 1, 2):
+        here(tmp_path, "echo x >>marks", [], job_id="8", num_restarts=num_restarts)
+    assert (tmp_path / "marks").read_text() == "x\n" * 3
 
 
 def test_a_failure_says_what_the_command_said_and_is_tried_again(tmp_path: Path) -> None:

@@ -122,10 +122,14 @@ def test_the_machine_is_read_once_a_job_and_kept_in_the_run_folder(tmp_path: Pat
     assert len(slurm.asked) == 1
     assert file.stat().st_mode & 0o777 == 0o600
     read = read_machine(file)
-    assert read is not None and read[1].machine == first.machine
+    assert read is not None and read.probed.machine == first.machine
     other = msgspec.structs.replace(allocation(n1=4), job_id="8")
     probe_machine(other, MachineOptions(), {}, slurm, cache=file)
     assert len(slurm.asked) == 2, "another job is another machine"
+    requeued = msgspec.structs.replace(other, num_restarts=1)
+    for _ in range(2):
+        probe_machine(requeued, MachineOptions(), {}, slurm, cache=file)
+    assert len(slurm.asked) == 3, "a requeued job keeps its id and gets other cores and GPUs"
     file.write_text("{")
     assert read_machine(file) is None
 
