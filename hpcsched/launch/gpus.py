@@ -1,8 +1,9 @@
 """What NVML says of the promised GPUs before ranks start on them: which they are, and whether somebody else is there.
 
 Only looked at where the extra `gpu` (nvidia-ml-py) is installed and the driver's library answers; whatever NVML cannot or will
-not tell (other vendors, containers without it, virtual GPUs) is left out and never stops a launch. Names of calls: NVML API
-reference, "Device Queries". MIG instances are asked by their UUID, as whole GPUs are.
+not tell (other vendors, containers without it, virtual GPUs) is left out and never stops a launch. A GPU that NVML says is lost
+does: no rank could work on it. Names of calls: NVML API reference, "Device Queries". MIG instances are asked by their UUID, as whole
+GPUs are.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ MUCH_MB = 1024
 SERVERS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 """Processes that belong to the node, not to a user."""
 _MB = 1 << 20
+_NOT_FOUND, _IS_LOST, _RESET_REQUIRED = 6, 15, 16
+"""Of nvmlReturn_t."""
+_BROKEN = {
+    _IS_LOST: "has fallen off the bus or cannot be reached (NVML: GPU is lost)",
+    _RESET_REQUIRED: "has to be reset (NVML: reset required)",
+}
 
 
 class Stranger(msgspec.Struct, frozen=True):
@@ -51,6 +58,10 @@ class Gpu(msgspec.Struct, frozen=True):
     uuid: str | None
     used_mb: int | None = None
     processes: tuple[Stranger, ...] | None = None
+    broken: str = ""
+    """Why nothing can run on it; "": NVML knows no reason."""
+    missing: bool = False
+    """NVML knows no device of that UUID; it takes no shortened ones, which CUDA does."""
 
 
 def look(devices: Sequence[str]) -> tuple[Gpu, ...] | None:
@@ -82,7 +93,7 @@ def check_gpus(
     look: Callable[[Sequence[str]], tuple[Gpu, ...] | None] = look,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
-    """UUIDs of the devices, () where unknown. Raises MismatchError when they are not what was promised, or not free.
+    """UUIDs of the devices, () where unknown. Raises MismatchError when they are not what was promised, broken, or not free.
 
     `gpus`: their names in placements; `devices`: in CUDA_VISIBLE_DEVICES; `promised`: UUIDs that the probe saw, () where it saw
     none; `ours`: processes that do not count."""
@@ -90,6 +101,16 @@ def check_gpus(
         seen = look(devices)
         if seen is None:
             return ()
+        broken = {
+            gpu: f"{_named(gpu, each)} {each.broken or 'is not there any more (NVML: not found)'}"
+            for gpu, each in zip(gpus, seen, strict=True)
+            if each.broken or (each.missing and each.name in promised)
+        }
+        if broken:
+            raise MismatchError(
+                f"{node}: {'; '.join(broken.values())}. No rank can work there; nvidia-smi on that node says more",
+                tuple(broken),
+            )
         taken = _taken(gpus, seen, ours)
         if not taken:
             break
@@ -121,7 +142,7 @@ def _taken(gpus: Sequence[str], seen: Sequence[Gpu], ours: Collection[int]) -> d
     """GPUs that are not free -> who has them, in words."""
     taken: dict[str, str] = {}
     for gpu, each in zip(gpus, seen, strict=True):
-        what = f"GPU {gpu}" + (f" ({each.uuid})" if each.uuid else "")
+        what = _named(gpu, each)
         if each.processes is not None:
             strangers = [
                 str(process)
@@ -135,15 +156,36 @@ def _taken(gpus: Sequence[str], seen: Sequence[Gpu], ours: Collection[int]) -> d
     return taken
 
 
+def _named(gpu: str, seen: Gpu) -> str:
+    return f"GPU {gpu}" + (f" ({seen.uuid})" if seen.uuid else "")
+
+
 def _gpu(nvml: Any, name: str) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else _by_uuid(nvml, name)
-    uuid = used = processes = None
-    with contextlib.suppress(nvml.NVMLError):
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-    with contextlib.suppress(nvml.NVMLError):
-        used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // _MB
-    with contextlib.suppress(nvml.NVMLError):
-        processes = tuple(
+    """An error of NVML says something of this device alone: the others are looked at all the same."""
+    try:
+        handle = _handle(nvml, name)
+    except nvml.NVMLError as error:
+        code = _code(error)
+        uuid = None if name.isdecimal() else name
+        return Gpu(
+            name, uuid if code in _BROKEN else None, broken=_BROKEN.get(code, ""), missing=code == _NOT_FOUND
+        )
+    if handle is None:
+        return Gpu(name, None)
+    broken = ""
+
+    def told(ask: Callable[[], Any]) -> Any:
+        nonlocal broken
+        try:
+            return ask()
+        except nvml.NVMLError as error:
+            broken = broken or _BROKEN.get(_code(error), "")
+            return None
+
+    uuid = told(lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
+    used = told(lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // _MB)
+    processes = told(
+        lambda: tuple(
             Stranger(
                 int(each.pid),
                 _who(nvml, int(each.pid)),
@@ -151,7 +193,34 @@ def _gpu(nvml: Any, name: str) -> Gpu:
             )
             for each in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         )
-    return Gpu(name, uuid, used, processes)
+    )
+    return Gpu(name, uuid, used, processes, broken)
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    """Of the device with this number or UUID; None where NVML cannot tell of it alone. Raises NVMLError."""
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    try:
+        return _by_uuid(nvml, name)
+    except nvml.NVMLError as error:
+        if _code(error) != _IS_LOST:
+            raise
+        # Said of every UUID when *any* GPU is lost (NVML API reference, nvmlDeviceGetHandleByUUID). Those that are well are
+        # found by their number; MIG instances have none.
+        if name.startswith("MIG-"):
+            return None
+        for number in range(nvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(nvml.NVMLError):
+                handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(name):
+                    return handle
+        raise
+
+
+def _code(error: Exception) -> int:
+    """nvmlReturn_t; 0: none."""
+    return int(getattr(error, "value", 0))
 
 
 def _by_uuid(nvml: Any, name: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,68 @@ def test_two_names_of_one_device_and_another_device_than_promised_are_mismatches
     ) as raised:
         check(Gpu("0", "GPU-a", 3, ()), Gpu("1", "GPU-c", 3, ()), promised=("GPU-a", "GPU-b"))
     assert raised.value.gpus == ("1",)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the stand-in of NVML, in this process, show these devices."""
+    monkeypatch.syspath_prepend(str(FAKE))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml.json"))
+
+    def show(*devices: dict[str, Any]) -> None:
+        (tmp_path / "nvml.json").write_text(json.dumps({"devices": devices}))
+
+    return show
+
+
+LOST, RESET, NOT_SUPPORTED = 15, 16, 3
+
+
+@pytest.mark.parametrize("names", [("0", "1"), ("GPU-a", "GPU-b")])
+@pytest.mark.parametrize(("error", "what"), [(LOST, "fallen off the bus"), (RESET, "has to be reset")])
+def test_a_gpu_that_is_lost_or_to_be_reset_is_a_mismatch_that_names_it_alone(
+    machine: Callable[..., None], names: tuple[str, ...], error: int, what: str
+) -> None:
+    machine({"uuid": "GPU-a"}, {"uuid": "GPU-b", "error": error})
+    promised = ("GPU-a", "GPU-b")
+    with pytest.raises(MismatchError, match=rf"^n1: GPU 3 .*{what}") as raised:
+        check_gpus("n1", ["2", "3"], names, promised=promised)
+    assert raised.value.gpus == ("3",)
+    assert check_gpus("n1", ["2"], names[:1], promised=promised[:1]) == ("GPU-a",)
+
+
+def test_a_gpu_that_is_lost_while_it_is_looked_at_is_one_too(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine({"uuid": "GPU-a"})
+    import pynvml
+
+    def lost(_: Any) -> None:
+        raise pynvml.NVMLError(LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lost)
+    with pytest.raises(MismatchError, match=r"GPU 0 \(GPU-a\) has fallen off the bus"):
+        check_gpus("n1", ["0"], ["0"])
+
+
+def test_a_uuid_that_nvml_does_not_know_is_a_mismatch_where_the_probe_has_seen_it(
+    machine: Callable[..., None],
+) -> None:
+    machine({"uuid": "GPU-a"})
+    with pytest.raises(MismatchError, match=r"GPU 1 is not there any more") as raised:
+        check_gpus("n1", ["0", "1"], ["GPU-a", "GPU-b"], promised=("GPU-a", "GPU-b"))
+    assert raised.value.gpus == ("1",)
+    shortened = check_gpus("n1", ["0"], ["GPU"], promised=("GPU-a",))
+    assert shortened == (), "CUDA takes shortened UUIDs, and NVML does not"
+
+
+def test_other_errors_of_nvml_stop_nothing_and_hide_no_other_device(machine: Callable[..., None]) -> None:
+    machine({"uuid": "GPU-a", "error": NOT_SUPPORTED}, {"uuid": "GPU-b", "error": LOST})
+    assert check_gpus("n1", ["0"], ["0"], promised=("GPU-a",)) == ()
+    with pytest.raises(MismatchError, match="GPU 1 has fallen off the bus"):
+        check_gpus("n1", ["0", "1"], ["0", "1"])
+    assert check_gpus("n1", ["0"], ["MIG-111"]) == (), "of instances NVML cannot tell who is lost"
 
 
 # ---- in a real supervisor
