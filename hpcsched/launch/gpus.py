@@ -27,8 +27,9 @@ SETTLE_S = 3.0
 AGAIN_S = 0.1
 MUCH_MB = 1024
 """Memory in use that nobody is named for: more than the driver's own."""
-SERVERS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
-"""Processes that belong to the node, not to a user."""
+SERVERS = ("nvidia-cuda-mps",)
+"""How the names of processes begin that belong to the node, not to a user: of nvidia-cuda-mps-server and -control the kernel
+shows no more than that (proc(5), /proc/PID/comm: 15 characters)."""
 _MB = 1 << 20
 _NOT_FOUND, _IS_LOST, _RESET_REQUIRED = 6, 15, 16
 """Of nvmlReturn_t."""

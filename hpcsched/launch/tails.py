@@ -13,7 +13,11 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc|can't allocate memory|CUDA error: out of memory"
-    r"|Detected \d+ oom[-_]kill event|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|Detected \d+ oom[-_]kill event|HIP out of memory"
+    r"|CU[A-Z]+_(?:STATUS_)?ALLOC_FAILED"  # CUBLAS_STATUS_, CUDNN_STATUS_, CUFFT_, ...
+    r"|Cuda failure (?:\d+ )?'out of memory'"  # NCCL
+    # A worker process has no log of its own, and nobody else sends it SIGKILL while its rank lives.
+    r"|DataLoader worker \(pid[^)]*\) is killed by signal: Killed"
 )
 
 

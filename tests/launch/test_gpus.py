@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +54,31 @@ def test_who_uses_a_promised_gpu_is_named() -> None:
     assert raised.value.gpus == ("1",)
     assert check(Gpu("0", "GPU-a", 1237, (other,)), ours={4711}) == ("GPU-a",)
     assert check(Gpu("0", "GPU-a", 40, (Stranger(9, "nvidia-cuda-mps-server of root", 30),))) == ("GPU-a",)
+
+
+@pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "nvidia-cuda-mps-control"])
+def test_a_server_of_the_node_is_no_stranger_though_the_kernel_cuts_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / name
+    program.symlink_to(shutil.which("cat") or "/bin/cat")
+    monkeypatch.syspath_prepend(FAKE)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["cat"], executable=program, stdin=pipe, stdout=pipe, bufsize=0) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(b"x")
+        server.stdout.read(1)  # it runs, so its name is its own
+        state = {"devices": [{"uuid": "GPU-a", "used_mb": 30, "processes": [[server.pid, 27]]}]}
+        (tmp_path / "nvml.json").write_text(json.dumps(state))
+        monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml.json"))
+        try:
+            assert Path(f"/proc/{server.pid}/comm").read_text() == "nvidia-cuda-mps\n"
+            assert check_gpus("n1", ["0"], ["0"], sleep=lambda _: None) == ("GPU-a",)
+        finally:
+            server.kill()
+            monkeypatch.delitem(sys.modules, "pynvml", raising=False)
 
 
 def test_the_memory_of_a_process_that_has_just_ended_is_waited_for() -> None:
