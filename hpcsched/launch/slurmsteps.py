@@ -1,4 +1,9 @@
-"""Live steps of a job, as `scontrol show step` tells (it also lists the steps of a step manager, squeue does not)."""
+"""Live steps of a job, as `scontrol show step` tells (it also lists the steps of a step manager, squeue does not).
+
+Slurm does not print the id that it was asked for: step "1235.0", as a step of it is told by its environment, is "1234_1.0" when the
+job is a task of an array (and asked for an array's id, which its last task has for its own, Slurm answers with the steps of all its
+tasks), and "1235.0+0", "1235.0+1" when the step has parts. So steps are told apart by their names, which we make.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ class LiveStep(msgspec.Struct, frozen=True):
     """A step that Slurm still knows; "COMPLETING" counts as alive."""
 
     step_id: str
+    """As Slurm prints it; it also takes it so, and then means this one alone."""
     name: str
     state: str
     nodes: str
@@ -68,9 +74,12 @@ def live_steps(which: str, environ: Mapping[str, str]) -> tuple[LiveStep, ...] |
 def presence_of(
     step_id: str | None, name: str, job_id: str, environ: Mapping[str, str]
 ) -> tuple[Presence, str | None]:
-    """Whether a step lives, by its id or else by its name in the job; and its id where it is known."""
+    """Whether the step of this name lives, and the id for `scancel` where it is known.
+
+    `step_id`: which one to ask about; None: it is looked for among all of the job.
+    """
     steps = live_steps(step_id or job_id, environ)
     if steps is None:
         return Presence.UNKNOWN, step_id
-    mine = [step for step in steps if (step.step_id == step_id if step_id else step.name == name)]
-    return (Presence.ALIVE, mine[0].step_id) if mine else (Presence.GONE, step_id)
+    mine = [step for step in steps if step.name == name]
+    return (Presence.ALIVE, mine[0].step_id.partition("+")[0]) if mine else (Presence.GONE, step_id)

@@ -502,7 +502,7 @@ class SrunLauncher:
         steps = live_steps(step_id, self._environ)
         with self._lock:
             for run in life.runs:
-                if any(step.step_id == step_id and step.name == run.step.name for step in steps or ()):
+                if any(step.name == run.step.name for step in steps or ()):
                     self._heard(run, step_id)
 
     def _creation_over(self, run: _StepRun) -> None:

@@ -15,6 +15,7 @@ environment). Live steps are files in `steps/`.
      "dead_nodes": [],              their tasks are gone; after node_fail_s the step ends with "Node failure"
      "node_fail_s": 1.0,
      "unkillable": false,           scancel and signals change nothing, the step stays
+     "printed": "",                 the job's id as scontrol and squeue print it, such as "76_1", a task of an array
      "kill_wait_s": 1.0}            from SIGTERM to SIGKILL when a task failed
 
 A step is three processes, as with the real thing: srun's main process, its second one, which ends the tasks when the main one is
@@ -44,6 +45,7 @@ def behaviour() -> dict:
     defaults = {
         "version": "22.05.8", "job_id": "77", "nodes": {}, "refuse": [], "delay_s": 0.0, "hang": False, "controller_away": False,
         "away_s": 0.3, "dead_nodes": [], "node_fail_s": 1.0, "unkillable": False, "kill_wait_s": 1.0,
+        "printed": "",
     }  # fmt: skip
     return defaults | json.loads((HOME / "behaviour.json").read_text())
 
@@ -449,6 +451,17 @@ def live_steps() -> list[dict]:
     return found
 
 
+def names_of(step: dict) -> tuple[str, str, str, str]:
+    """What a command may call it: by its own id and as it is printed, the step or all of its job."""
+    number = step["step_id"].partition(".")[2]
+    job_id, printed = step["step_id"].partition(".")[0], printed_job()
+    return f"{job_id}.{number}", job_id, f"{printed}.{number}", printed
+
+
+def printed_job() -> str:
+    return behaviour()["printed"] or behaviour()["job_id"]
+
+
 def away(what: str) -> int:
     time.sleep(behaviour()["away_s"])
     return complain(f"{what}: Unable to contact slurm controller (connect failure)")
@@ -468,9 +481,7 @@ def scancel(argv: list[str]) -> int:
             targets.append(word)
     code = 0
     for target in targets:
-        mine = [
-            step for step in live_steps() if target in (step["step_id"], step["step_id"].partition(".")[0])
-        ]
+        mine = [step for step in live_steps() if target in names_of(step)]
         if not mine:
             code = complain(
                 f"scancel: error: Kill job error on job step id {target.partition('.')[0]}: Invalid job id specified",
@@ -491,12 +502,12 @@ def scontrol(argv: list[str]) -> int:
     if behaviour()["controller_away"]:
         return away("slurm_get_job_steps error")
     which = argv[2]
-    if which.partition(".")[0] != behaviour()["job_id"]:
+    if which.partition(".")[0] not in (behaviour()["job_id"], printed_job()):
         return complain("slurm_get_job_steps error: Invalid job id specified")
-    mine = [step for step in live_steps() if which in (step["step_id"], step["step_id"].partition(".")[0])]
+    mine = [step for step in live_steps() if which in names_of(step)]
     for step in mine:
         print(
-            f"StepId={step['step_id']} UserId=0 StartTime=2026-11-30T06:11:48 TimeLimit=UNLIMITED\n"
+            f"StepId={names_of(step)[2]} UserId=0 StartTime=2026-11-30T06:11:48 TimeLimit=UNLIMITED\n"
             f"   State=RUNNING Partition=gpu NodeList={','.join(step['nodes'])}\n"
             f"   Nodes={len(step['nodes'])} CPUs=32 Tasks={len(step['nodes'])} Name={step['name']} Network=(null)\n"
             f"   SrunHost:Pid=vm:{step['srun']}\n"
@@ -512,7 +523,7 @@ def squeue(argv: list[str]) -> int:
         return away("slurm_load_jobs error")
     if "-s" in argv:
         for step in live_steps():
-            print(step["step_id"])
+            print(names_of(step)[2])
     elif "%e" in argv:
         print("NONE")
     else:

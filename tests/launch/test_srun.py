@@ -331,6 +331,8 @@ def test_an_srun_that_hangs_and_prints_nothing_is_ended_by_kill(fake: World) -> 
 
 
 def test_a_step_that_does_not_die_stays_unproven_until_it_does(fake: World) -> None:
+    """In a task of an array, whose steps Slurm prints by another id than it was asked for."""
+    slurm_of(fake).set(printed="76_1")
     limits = KillLimits(grace_s=0.1, scancel_s=0.2, srun_s=0.2, settle_s=0.3, sweep_s=0.3, node_s=0.2)
     launcher = fake.launcher(limits=limits)
     launcher.start(fake.spec(WAITS, {"n1": [0]}))
