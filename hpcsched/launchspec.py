@@ -25,6 +25,8 @@ class LaunchNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of `gpus`, as the probe saw them; empty where it saw none."""
     memory_nodes: tuple[int, ...] = ()
     """NUMA nodes where ranks take their memory; empty: anywhere."""
+    gpu_cores: tuple[tuple[int, ...], ...] = ()
+    """Of `cores`, those of each of `gpus`, near it; empty: ranks share them evenly, in their order."""
 
 
 class Channel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

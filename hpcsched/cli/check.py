@@ -229,6 +229,7 @@ def launches_of(
                     share.memory_mb,
                     first_rank=world_size,
                     job_gpus=node.gpus,
+                    gpu_cores=share.gpu_cores,
                 )
             )
             world_size += len(share.gpus)

@@ -92,6 +92,7 @@ class SpecMaker:
                     job_gpus=node.gpus,
                     uuids=_uuids_of(node, share.gpus),
                     memory_nodes=share.memory_nodes,
+                    gpu_cores=share.gpu_cores,
                 )
             )
             rank += len(share.gpus)

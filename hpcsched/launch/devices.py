@@ -88,6 +88,15 @@ def check_cores(node: LaunchNode, allowed: Sequence[int], *, slurm_picks: bool =
     return tuple(sorted(node.cores))
 
 
+def rank_cores(
+    node: LaunchNode, cores: Sequence[int], local_rank: int, *, slurm_picks: bool = False
+) -> tuple[int, ...]:
+    """Core set of one rank: its GPU's. Where Slurm picked both, nobody knows which are near: an even cut of `cores`."""
+    if node.cores and node.gpu_cores and not slurm_picks:
+        return node.gpu_cores[local_rank]
+    return share_cores(cores, local_rank, len(node.gpus))
+
+
 def share_cores(cores: Sequence[int], local_rank: int, num_ranks: int) -> tuple[int, ...]:
     """Core set of one rank: an even, disjoint cut; where there are fewer cores than ranks, one core shared."""
     if not cores:

@@ -78,9 +78,15 @@ class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     node: str
     gpus: tuple[str, ...]
-    cores: tuple[int, ...]
+    gpu_cores: tuple[tuple[int, ...], ...]
+    """Cores of each of `gpus`, out of its atom's."""
     memory_mb: int | None = None
     memory_nodes: tuple[int, ...] = ()
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """All of them, in order."""
+        return tuple(sorted({core for cores in self.gpu_cores for core in cores}))
 
 
 class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,11 +102,12 @@ def shares_of(machine: Machine, placement: Placement) -> tuple[NodeShare, ...]:
     for atom_id in sorted(placement.atoms):
         atom = machine.atoms[atom_id]
         by_node.setdefault(atom.node, []).append(atom)
+    nodes = {node.name: node for node in machine.nodes}
     return tuple(
         NodeShare(
             node=node,
             gpus=tuple(gpu for atom in atoms for gpu in atom.gpus),
-            cores=tuple(sorted({core for atom in atoms for core in atom.cores})),
+            gpu_cores=tuple(cores for atom in atoms for cores in cores_of_gpus(nodes[node], atom)),
             memory_mb=None
             if any(atom.memory_mb is None for atom in atoms)
             else sum(atom.memory_mb or 0 for atom in atoms),
@@ -145,6 +152,14 @@ def atoms_of_nodes(nodes: tuple[Node, ...], gpus_per_atom: int, *, source: str =
                 )
             )
     return Machine(nodes=nodes, atoms=tuple(atoms), gpus_per_atom=gpus_per_atom, source=source)
+
+
+def cores_of_gpus(node: Node, atom: Atom) -> tuple[tuple[int, ...], ...]:
+    """The atom's cores, for each of its GPUs: as `cores_of_groups` shares out a node's."""
+    if len(atom.gpus) == 1:
+        return (atom.cores,)
+    own = msgspec.structs.replace(node, cores=atom.cores)
+    return tuple(cores_of_groups(own, [(gpu,) for gpu in atom.gpus]))
 
 
 def cores_of_groups(node: Node, groups: list[tuple[str, ...]]) -> list[tuple[int, ...]]:

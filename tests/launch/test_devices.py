@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcsched.launch.devices import MismatchError, check_cores, map_devices, share_cores, visible_devices
+from hpcsched.launch.devices import (
+    MismatchError,
+    check_cores,
+    map_devices,
+    rank_cores,
+    share_cores,
+    visible_devices,
+)
 from hpcsched.launchspec import LaunchNode
 
 
@@ -51,6 +58,13 @@ def test_a_core_that_may_not_be_used_is_named() -> None:
     assert check_cores(node("0", cores=(1, 2)), (0, 1, 2, 3)) == (1, 2)
     with pytest.raises(MismatchError, match="may only use 0,1; 2 cannot"):
         check_cores(node("0", cores=(1, 2)), (0, 1))
+
+
+def test_a_rank_has_the_cores_of_its_gpu_unless_slurm_picked_them() -> None:
+    promised = LaunchNode("n1", ("0", "5"), (0, 1, 8, 9), None, 0, (), gpu_cores=((0, 8), (1, 9)))
+    assert [rank_cores(promised, (0, 1, 8, 9), rank) for rank in (0, 1)] == [(0, 8), (1, 9)]
+    picked = [rank_cores(promised, (2, 3, 4), rank, slurm_picks=True) for rank in (0, 1)]
+    assert picked == [(2,), (3, 4)], "an even cut of those that the step shows"
 
 
 @given(cores=st.lists(st.integers(0, 255), unique=True, min_size=1), num_ranks=st.integers(1, 16))

@@ -154,6 +154,21 @@ def test_two_ranks_get_disjoint_cores_where_there_are_enough(driver: FakeDriver,
     assert first and second and not first & second
 
 
+def test_each_rank_gets_the_cores_of_its_own_gpu(driver: FakeDriver, running: Running) -> None:
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    if len(cores) < 2:
+        pytest.skip("one core only")
+    node = LaunchNode("here", ("0", "1"), cores, None, 0, ("0", "1"), gpu_cores=(cores[1:], cores[:1]))
+    spec = driver.spec(
+        "import os; print(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])", nodes=(node,)
+    )
+    running.start(driver, spec)
+    driver.one(SupervisorGoodbye)
+    assert [driver.rank_log(spec, rank) for rank in (0, 1)] == [
+        f"{list(mine)} {len(mine)}\n" for mine in node.gpu_cores
+    ]
+
+
 def test_a_rank_that_crashes_ends_the_others_at_once_and_shows_the_end_of_its_log(
     driver: FakeDriver, running: Running
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from hpcsched.errors import AllocationError
 from hpcsched.topology.assemble import MachineOptions, assemble
 from hpcsched.topology.facts import GpuFact, NodeFacts, NumaFact
-from hpcsched.topology.machine import Device, Node, Placement, atoms_of_nodes, cores_of_groups, shares_of
+from hpcsched.topology.machine import (
+    AtomId,
+    Device,
+    Machine,
+    Node,
+    Placement,
+    atoms_of_nodes,
+    cores_of_groups,
+    shares_of,
+)
 from hpcsched.topology.slurmtext import GpuGrant, NodeGrant
 
 MACHINES = Path(__file__).parent / "fixtures" / "machines"
@@ -207,6 +217,69 @@ def nodes(draw: st.DrawFn) -> Node:
         devices=tuple(Device(gpu, cores=draw(st.sampled_from([*half, ()]))) for gpu in gpus),
         core_groups=tuple((i, i + 1) for i in range(0, 41, 2) if draw(st.booleans())),
     )
+
+
+def two_sockets(gpus_per_atom: int) -> Machine:
+    """8 GPUs, four a socket; 32 cores a socket, each of two threads that are numbered 64 apart."""
+    near = [(*range(32), *range(64, 96)), (*range(32, 64), *range(96, 128))]
+    node = Node(
+        name="n",
+        gpus=tuple("01234567"),
+        cores=tuple(range(128)),
+        devices=tuple(Device(str(gpu), cores=near[gpu // 4]) for gpu in range(8)),
+        core_groups=tuple((core, core + 64) for core in range(64)),
+    )
+    return atoms_of_nodes((node,), gpus_per_atom)
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_atom", "atoms"), [(1, [0, 4]), (1, [3, 4]), (1, range(8)), (2, [0]), (2, [1, 2]), (4, [0, 1])]
+)
+def test_each_gpu_of_a_trial_has_whole_physical_cores_of_its_own_socket(
+    gpus_per_atom: int, atoms: Sequence[int]
+) -> None:
+    placement = Placement(tuple(AtomId(atom) for atom in atoms))
+    (share,) = shares_of(two_sockets(gpus_per_atom), placement)
+    assert len(share.gpus) == len(share.gpu_cores) == gpus_per_atom * len(atoms)
+    for gpu, cores in zip(share.gpus, share.gpu_cores, strict=True):
+        first = 8 * int(gpu)
+        assert cores == (*range(first, first + 8), *range(first + 64, first + 72))
+
+
+def test_gpus_of_one_atom_that_hang_at_two_sockets_share_its_cores_by_socket() -> None:
+    node = Node(
+        name="n",
+        gpus=("0", "1"),
+        cores=tuple(range(8)),
+        devices=(Device("0", cores=(1, 3, 5, 7)), Device("1", cores=(0, 2, 4, 6))),
+    )
+    (share,) = shares_of(atoms_of_nodes((node,), 2), Placement((AtomId(0),)))
+    assert share.gpu_cores == ((1, 3, 5, 7), (0, 2, 4, 6))
+    assert share.cores == tuple(range(8))
+
+
+@given(nodes(), st.integers(1, 4), st.data())
+def test_cores_of_the_gpus_of_a_trial_are_their_atoms_and_disjoint_where_they_suffice(
+    node: Node, gpus_per_atom: int, data: st.DataObject
+) -> None:
+    machine = atoms_of_nodes((node,), gpus_per_atom)
+    if not machine.atoms:
+        return
+    atoms = data.draw(st.sets(st.sampled_from([atom.atom_id for atom in machine.atoms]), min_size=1))
+    (share,) = shares_of(machine, Placement(tuple(atoms)))
+    cores_of = dict(zip(share.gpus, share.gpu_cores, strict=True))
+    for atom_id in atoms:
+        atom = machine.atoms[atom_id]
+        mine = [cores_of[gpu] for gpu in atom.gpus]
+        units = [set(group) & set(atom.cores) for group in node.core_groups]
+        units = [unit for unit in units if unit]
+        num_units = len(units) + len(set(atom.cores).difference(*units))
+        assert {core for cores in mine for core in cores} <= set(atom.cores)
+        assert all(mine)
+        if num_units >= len(atom.gpus):
+            assert sum(map(len, mine)) == len(set().union(*mine)), "none is given to two"
+            assert all(unit <= set(cores) or not unit & set(cores) for unit in units for cores in mine)
+    assert set(share.cores) == {core for cores in share.gpu_cores for core in cores}
 
 
 @given(nodes(), st.integers(1, 3))
