@@ -3,8 +3,8 @@
 Theory. Importing torch takes seconds, and minutes on a parallel file system; forking a process that has done so takes
 milliseconds. What may be forked is narrow: a second thread would be gone in the child with whatever lock it held, an
 OpenMP region that ran before the fork hangs the child at its first tensor operation, and CUDA cannot be used after a
-fork once it was touched. So the zygote imports, does nothing else, and then looks at itself: one thread (an OpenMP region leaves
-its pool behind, so that shows, too) and no CUDA context. When that does not hold it says why, and the ranks start cold.
+fork once it was touched. So the zygote imports, does nothing else, and then looks at itself (`forkable`): one thread (an OpenMP
+region leaves its pool behind, so that shows, too) and CUDA not touched. When that does not hold it says why, and the ranks start cold.
 
 It forks twice: the rank's parent ends at once, so that the rank becomes a child of the nearest subreaper (prctl(2)), the
 node supervisor, exactly as a rank that was started cold. The rank then arranges itself as `rank_exec` does and runs the script
@@ -34,6 +34,7 @@ from typing import Any
 
 import msgspec
 
+from hpcsched.launch.forkable import why_cold
 from hpcsched.launch.rank_exec import bind_memory
 
 PR_SET_PDEATHSIG = 1
@@ -128,17 +129,6 @@ def _preload(modules: Sequence[str]) -> str | None:
             importlib.import_module(name)
         except Exception as error:  # whatever a module does when it is imported
             return f"{name} cannot be imported: {type(error).__name__}: {error}"
-    return None
-
-
-def why_cold() -> str | None:
-    """Why this process may not be forked, or None."""
-    num_threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208  (names are all that is wanted)
-    if num_threads > 1:
-        return f"what was preloaded has started {num_threads - 1} threads"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "what was preloaded has touched CUDA"
     return None
 
 

@@ -14,6 +14,9 @@ import msgspec
 from hpcsched.errors import LaunchError
 from hpcsched.launch.zygote import ONE_THREAD, Fork, Forked, Preload, Ready
 
+ASKS_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Of a zygote, not of its ranks: `torch.cuda.is_available()` at the top of a module that is preloaded asks NVML, which
+does not touch CUDA (torch.cuda.is_available, Note)."""
 FORK_LIMIT_S = 20.0
 """A fork that takes longer means that the zygote is stuck: start cold."""
 
@@ -29,7 +32,7 @@ class ZygoteProcess:
         try:
             self._process = subprocess.Popen(
                 (python, "-P", "-m", "hpcsched.launch.zygote", str(theirs.fileno())),
-                env={**environ, **ONE_THREAD},
+                env=zygote_environment(environ),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
             )
@@ -83,6 +86,11 @@ class ZygoteProcess:
     def _send(self, message: Preload | Fork) -> None:
         self._stream.write(msgspec.json.encode(message) + b"\n")
         self._stream.flush()
+
+
+def zygote_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a zygote starts with. Its ranks get their own environment when they are forked; libraries have read some of this by then."""
+    return {**ASKS_NVML, **inherited, **ONE_THREAD}
 
 
 def preload_of(modules: Sequence[str]) -> tuple[str, ...]:
