@@ -11,6 +11,7 @@ import typer
 import typer.core
 
 from hpcsched.cli.commands import COMMANDS
+from hpcsched.driver.say import say
 from hpcsched.errors import HpcschedError
 
 INTERRUPTED = 130
@@ -33,10 +34,10 @@ class LazyGroup(typer.core.TyperGroup):
         try:
             code = super().invoke(ctx)
         except HpcschedError as error:
-            print(f"hpcsched: {error}", file=sys.stderr)
+            say(str(error))
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
-            print("hpcsched: interrupted", file=sys.stderr)
+            say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         if isinstance(code, int) and not isinstance(code, bool):
             raise typer.Exit(code)

@@ -45,6 +45,7 @@ def command(
     from datetime import datetime
 
     from hpcsched.core.enums import ExperimentState
+    from hpcsched.driver.lastwords import LastWords
     from hpcsched.driver.life import run_experiment
     from hpcsched.driver.profiling import profile_of_log, touring
     from hpcsched.driver.request import Request
@@ -76,16 +77,18 @@ def command(
             shutil.rmtree(root, ignore_errors=True)
         raise typer.Exit(result.exit_code)
     document, lines = profile_of_log(read_journal(result.folder))
-    print("\n".join(["", *lines]))
+    words = LastWords()
+    words.say("\n".join(["", *lines, ""]))
     if document is not None:
         fresh = out.with_name(f"{out.name}.new-{os.getpid()}")
         fresh.write_text(json.dumps(document, indent=2) + "\n")
         fresh.replace(out)
-        print(f'{out}: use it by [scaling] profile = "{out}"')
+        words.say(f'{out}: use it by [scaling] profile = "{out}"\n')
     complete = document is not None and result.state is ExperimentState.FINISHED
     if run_dir is None and complete:
         shutil.rmtree(root, ignore_errors=True)
     else:
-        print(f"run folder    {root} ({result.state.value}: {result.why})")
+        words.say(f"run folder    {root} ({result.state.value}: {result.why})\n")
+    words.close()
     if document is None:
         raise typer.Exit(1)

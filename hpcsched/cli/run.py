@@ -57,8 +57,10 @@ def command(
     """
     from hpcsched.core.enums import ExperimentState
     from hpcsched.driver.ending import ending
+    from hpcsched.driver.lastwords import LastWords
     from hpcsched.driver.life import run_experiment
     from hpcsched.driver.request import Request
+    from hpcsched.driver.say import say
     from hpcsched.errors import HpcschedError
     from hpcsched.launch.command import run_command
     from hpcsched.launch.requeue import requeue_job
@@ -71,16 +73,17 @@ def command(
         overrides["launcher.kind"] = launcher.value
     request = Request(target=target, run_dir=run_dir, overrides=overrides, resume=resume)
     result = run_experiment(request, environ=os.environ, argv=tuple(sys.argv))
+    words = LastWords()
     if not result.is_told:
         try:
             picture = picture_of(result.folder, width=min(120, shutil.get_terminal_size((100, 24)).columns))
         except HpcschedError as error:  # the run is over and has its outcome, whatever became of its folder
             picture = ""
-            print(f"hpcsched: no picture of the run: {error}", file=sys.stderr, flush=True)
-        sys.stdout.write(ending(result, picture))
-        sys.stdout.flush()
+            say(f"no picture of the run: {error}")
+        words.say(ending(result, picture))
     if requeue and result.state is ExperimentState.SUSPENDED:
-        print(f"hpcsched: {requeue_job(os.environ, run_command)}", file=sys.stderr, flush=True)
+        say(requeue_job(os.environ, run_command))
+    words.close()
     raise typer.Exit(result.exit_code)
 
 

@@ -48,7 +48,7 @@ from hpcsched.driver.private import write_private
 from hpcsched.driver.provenance import provenance
 from hpcsched.driver.request import Request, Result, best_facts
 from hpcsched.driver.roles import SEARCH, Roles
-from hpcsched.driver.say import say
+from hpcsched.driver.say import Told, say
 from hpcsched.driver.screen import make_screen
 from hpcsched.driver.sealer import Sealer
 from hpcsched.driver.setup import set_up_nodes
@@ -116,7 +116,7 @@ def run_experiment(
     was_there = root.exists()
     folder = make_run_folder(root, spec.text, start=start)
     inbox = ib.Inbox()
-    with Signals(lambda name: inbox.put(ib.SignalCaught(meant(name, environ)))) as signals:
+    with Told(), Signals(lambda name: inbox.put(ib.SignalCaught(meant(name, environ)))) as signals:
         lease: Lease | None = None
         is_refused = False
         is_again = folder.lease.exists()

@@ -1,11 +1,14 @@
-"""What a run shows while it runs: a live view in a terminal, else one line per decision."""
+"""What a run shows while it runs: a live view in a terminal, else one line per decision.
+
+The loop's thread makes the lines and pictures; they are written by another (see `outlet`), so that a terminal that is not read
+holds up nothing.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import deque
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,11 +18,16 @@ from hpcsched.core import actions as act
 from hpcsched.core import events as ev
 from hpcsched.core.enums import TrialState
 from hpcsched.core.scheduler import Scheduler
+from hpcsched.driver.outlet import Outlet, write_through
 from hpcsched.driver.story import FailedSaves, lines_of
 from hpcsched.screen.parts import atom_lines, deadline_line, fitted
 from hpcsched.topology.machine import Machine
 
 MOST_NODE_LINES = 16
+MOST_LINES = 2000
+"""That wait while nobody reads."""
+CLOSE_S = 2.0
+"""Longest wait for a write at the end."""
 
 
 def clean(text: str) -> str:
@@ -36,6 +44,7 @@ class Lines:
         self._machine = machine
         self._stream = stream
         self._failed_saves = FailedSaves()
+        self._outlet = Outlet(self._show, most=MOST_LINES, name="screen")
 
     def step(self, event: ev.Event, actions: list[act.Action]) -> None:
         for line in lines_of(event, actions, self._machine, clean, self._failed_saves):
@@ -48,15 +57,41 @@ class Lines:
         pass
 
     def close(self) -> None:
-        pass
+        """What has been handed over is written when this returns, unless nobody reads."""
+        self._outlet.close(CLOSE_S)
 
     def _write(self, time_s: float, text: str) -> None:
-        # Whoever read us may be gone (a closed pipe or terminal): the run goes on.
-        with contextlib.suppress(OSError, ValueError):
+        self._outlet.put((time_s, text))
+
+    def _show(self, lines: list[tuple[float, str]], num_dropped: int) -> None:
+        if num_dropped:
+            lines = [(lines[0][0], f"({num_dropped} lines before this one are lost: nobody read)"), *lines]
+        written = ""
+        for time_s, text in lines:
             for number, line in enumerate(text.splitlines() or [""]):
                 prefix = f"[{time_s:8.1f} s] " if number == 0 else " " * 13
-                self._stream.write(prefix + line + "\n")
-            self._stream.flush()
+                written += prefix + line + "\n"
+        write_through(self._stream, written)
+
+
+class _Through:
+    """The stream of a live view's console: `write_through` to another one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.encoding = stream.encoding
+
+    def write(self, text: str) -> int:
+        write_through(self._stream, text)
+        return len(text)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
 
 
 class LiveView:
@@ -70,8 +105,10 @@ class LiveView:
         self._recent: deque[str] = deque(maxlen=8)
         self._deadline_s: float | None = None
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._live.start()
         self._shown_at = -1.0
+        self._before = (sys.stdout, sys.stderr)  # the live view takes their place while it stands
+        self._is_up = False
+        self._outlet: Outlet[Group | None] = Outlet(self._show, most=1, name="screen")
 
     def step(self, event: ev.Event, actions: list[act.Action]) -> None:
         if isinstance(event, ev.ExperimentBegan | ev.ExperimentResumed | ev.DeadlineChanged):
@@ -83,14 +120,25 @@ class LiveView:
         self._recent.append(f"[{time_s:7.1f} s] {clean(text).splitlines()[0] if text else ''}")
 
     def refresh(self, now: float) -> None:
-        if now - self._shown_at < 0.25:
+        if now - self._shown_at < 0.25 or self._outlet.waiting:
             return
         self._shown_at = now
-        with contextlib.suppress(OSError, ValueError):
-            self._live.update(self._picture(now), refresh=True)
+        self._outlet.put(self._picture(now))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        self._outlet.put(None)
+        if not self._outlet.close(CLOSE_S):
+            sys.stdout, sys.stderr = self._before
+
+    def _show(self, pictures: list[Group | None], _: int) -> None:
+        """None: it is over."""
+        picture = pictures[-1]
+        if picture is not None:
+            if not self._is_up:
+                self._live.start()
+                self._is_up = True
+            self._live.update(picture, refresh=True)
+        elif self._is_up:
             self._live.stop()
 
     def _picture(self, now: float) -> Group:
@@ -120,7 +168,7 @@ def make_screen(
     machine: Machine, scheduler: Scheduler, metric: str, stream: TextIO = sys.stdout
 ) -> Lines | LiveView:
     """A live view when `stream` is a terminal, else lines."""
-    console = Console(file=stream)
+    console = Console(file=cast(TextIO, _Through(stream)))
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveView(machine, scheduler, console, metric)
     return Lines(machine, stream)

@@ -82,8 +82,10 @@ class Job:
         file: Path | str | None = None,
         resume: bool = False,
         environ: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+        stderr: int | None = None,
     ) -> Run:
-        """`hpcsched run FILE --run-dir DIR ARGS` in a session of its own."""
+        """`hpcsched run FILE --run-dir DIR ARGS` in a session of its own; its output goes to these descriptors, or to files."""
         target = (
             [str(self.run_dir), "--resume"]
             if resume and file is None
@@ -96,9 +98,10 @@ class Job:
         number = len(list(self.folder.glob("driver-*.out"))) + 1
         out = self.folder / f"driver-{number}.out"
         err = self.folder / f"driver-{number}.err"
-        with out.open("wb") as stdout, err.open("wb") as stderr:
+        with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                [sys.executable, "-m", "hpcsched", "run", *target, *args], env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                [sys.executable, "-m", "hpcsched", "run", *target, *args], env=env, stdin=subprocess.DEVNULL,
+                stdout=to_out if stdout is None else stdout, stderr=to_err if stderr is None else stderr,
                 start_new_session=True, cwd=self.folder,
             )  # fmt: skip
         return Run(self, process, out, err, inside)
