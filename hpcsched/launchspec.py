@@ -114,5 +114,7 @@ class SpareSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_dir: str
     preload: tuple[str, ...]
     """[trial] preload: modules that are imported besides torch and the runtime."""
+    env: dict[str, str] = {}
+    """[trial] env, which the process that preloads is started with."""
     heartbeat_s: float = 1.0
     driver_lost_s: float = 60.0

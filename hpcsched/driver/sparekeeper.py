@@ -42,7 +42,11 @@ class SpareKeeper:
         self._server = server
         self._channel = channel
         self._preload = spec.trial.preload
-        self._warm = warm and environment_fits(spec.trial.env) is None
+        self._env = spec.trial.env
+        cold = environment_fits(self._env, self._env)
+        self._warm = warm and cold is None
+        self._untold = [f"trials start cold: {cold}"] if warm and cold is not None else []
+        """What the log has still to say, once."""
         self._spares = Spares(spec.launcher.spares_per_node)
         self._note = note
 
@@ -73,6 +77,8 @@ class SpareKeeper:
 
     def keep(self, nodes: Iterable[str], now: float, *, somebody_trains: bool) -> None:
         """So many on each of `nodes`. They import while the first trials do: whoever comes next then starts in a moment."""
+        while self._untold:
+            self._note(self._untold.pop(0), now)
         if not self._warm:
             return
         for number in self._spares.silent(now, SILENT_AFTER_S):
@@ -86,6 +92,7 @@ class SpareKeeper:
                 channel=self._channel,
                 run_dir=str(self._folder.root),
                 preload=self._preload,
+                env=self._env,
             )
             try:
                 write_private(self._folder.spare_file(number), msgspec.json.encode(spec))

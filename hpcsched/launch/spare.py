@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to(args.spare_file.with_suffix(".log"))
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        zygote = ZygoteProcess(preload_of(spec.preload), os.environ)
+        zygote = ZygoteProcess(preload_of(spec.preload), os.environ, spec.env)
     except OSError:
         log.exception("the preloading process cannot be started")
         return 3

@@ -338,7 +338,8 @@ class Supervisor:
             return None
         ready = self._zygote.poll_ready()
         script = script_of(self._spec.command, self._spec.wrap, env.get("PATH", ""))
-        cold = "not ready" if ready is None else ready.cold or environment_fits(self._spec.env)
+        cold = "not ready" if ready is None else ready.cold
+        cold = cold or environment_fits(self._spec.env, self._zygote.env)
         if script is None:
             cold = "the command is no script of this Python"
         if cold is None and script is not None:

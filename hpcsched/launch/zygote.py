@@ -30,7 +30,7 @@ import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -187,8 +187,8 @@ def become_rank(fork: Fork) -> None:
         os.dup2(fd, target)
     os.close(null)
     os.close(log)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115  (lives as long as the rank)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stdout = _like(sys.stdout, 1)
+    sys.stderr = _like(sys.stderr, 2)
     if fork.cores:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, set(fork.cores))
@@ -198,6 +198,11 @@ def become_rank(fork: Fork) -> None:
     os.chdir(fork.cwd)
     _own_randomness()
     _own_threads(fork.env)
+
+
+def _like(stream: TextIO, fd: int) -> TextIO:
+    """The file as the interpreter has opened that one (PYTHONIOENCODING), by lines."""
+    return open(fd, "w", buffering=1, closefd=False, encoding=stream.encoding, errors=stream.errors)
 
 
 def _own_randomness() -> None:
@@ -224,12 +229,14 @@ def run_as_main(argv: Sequence[str]) -> None:
         import runpy
 
         sys.argv = list(argv[1:])
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (as the interpreter does)
+        if not os.environ.get("PYTHONSAFEPATH"):
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109  (as the interpreter does)
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
         return
     script = Path(argv[0]).absolute()
     sys.argv = list(argv)
-    sys.path.insert(0, str(script.resolve().parent))
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, str(script.resolve().parent))
     main = types.ModuleType("__main__")
     main.__file__ = str(script)
     main.__dict__["__builtins__"] = builtins

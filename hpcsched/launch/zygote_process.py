@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -17,6 +18,12 @@ from hpcsched.launch.zygote import ONE_THREAD, Fork, Forked, Preload, Ready
 ASKS_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 """Of a zygote, not of its ranks: `torch.cuda.is_available()` at the top of a module that is preloaded asks NVML, which
 does not touch CUDA (torch.cuda.is_available, Note)."""
+BINDING = frozenset(
+    {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "KMP_PLACE_THREADS"}
+)
+"""OpenMP makes its list of cores as it is loaded (libgomp), which in a zygote are those of the whole step: ranks would put their
+threads on each other's. Where these are inherited, zygotes do without: their ranks' threads go where they like on the rank's cores."""
+_BINDS_NOTHING = frozenset({"", "false", "none", "disabled"})
 FORK_LIMIT_S = 20.0
 """A fork that takes longer means that the zygote is stuck: start cold."""
 
@@ -25,14 +32,20 @@ class ZygoteProcess:
     """One zygote. Not thread-safe."""
 
     def __init__(
-        self, preload: Sequence[str], environ: Mapping[str, str], *, python: str = sys.executable
+        self,
+        preload: Sequence[str],
+        environ: Mapping[str, str],
+        env: Mapping[str, str] = MappingProxyType({}),
+        *,
+        python: str = sys.executable,
     ) -> None:
-        """Raises OSError when it cannot be started."""
+        """`env`: [trial] env, beside `environ`, of the ranks that it will fork. Raises OSError when it cannot be started."""
+        self.env = dict(env)
         mine, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
                 (python, "-P", "-m", "hpcsched.launch.zygote", str(theirs.fileno())),
-                env=zygote_environment(environ),
+                env=zygote_environment(environ, env),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
             )
@@ -88,9 +101,11 @@ class ZygoteProcess:
         self._stream.flush()
 
 
-def zygote_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a zygote starts with. Its ranks get their own environment when they are forked; libraries have read some of this by then."""
-    return {**ASKS_NVML, **inherited, **ONE_THREAD}
+def zygote_environment(inherited: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """What a zygote starts with: much is read when a process starts or a library is loaded (LD_PRELOAD, PYTORCH_ALLOC_CONF,
+    TORCH_DISTRIBUTED_DEBUG), so [trial] env is there by then. Its ranks get their own environment, all of it, as they are forked."""
+    kept = {name: value for name, value in inherited.items() if name not in BINDING}
+    return {**ASKS_NVML, **kept, **env, **ONE_THREAD}
 
 
 def preload_of(modules: Sequence[str]) -> tuple[str, ...]:
@@ -111,9 +126,15 @@ def preload_of(modules: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def environment_fits(env: Mapping[str, str]) -> str | None:
-    """Why [trial] env cannot be given to a process that has started already; None: it can."""
-    late = sorted(name for name in env if name.startswith(("LD_", "PYTHON", "MALLOC_", "GLIBC_", "KMP_")))
-    if late:
-        return f"[trial.env] sets {', '.join(late)}, which only works from the start of a process"
+def environment_fits(env: Mapping[str, str], started_with: Mapping[str, str]) -> str | None:
+    """Why ranks with this [trial] env cannot be forked by a process that was started with that one; None: they can."""
+    binding = sorted(name for name in BINDING if env.get(name, "").lower() not in _BINDS_NOTHING)
+    if binding:
+        return (
+            f"[trial.env] sets {', '.join(binding)}: cores are handed out when a process starts, and one that starts ahead does not have "
+            "those of its rank yet"
+        )
+    if env != started_with:
+        names = sorted(name for name, _ in env.items() ^ started_with.items())
+        return f"[trial.env] is not what the preloading process was started with: {', '.join(dict.fromkeys(names))}"
     return None

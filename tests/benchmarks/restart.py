@@ -44,6 +44,7 @@ RANKS = (2, 4, 8)
 TRIAL = Path(__file__).with_name("restart_trial.py")
 LIMIT_S = 300.0
 ITERATIONS = 10**6
+ENV = {"OMP_NUM_THREADS": "1"}
 
 
 class Bench:
@@ -124,7 +125,7 @@ class Bench:
             config={},
             command=(sys.executable, str(TRIAL)),
             cwd=str(TRIAL.parent),
-            env={"OMP_NUM_THREADS": "1"},
+            env=ENV,
             nodes=nodes,
             master_addr=self._nodes[0][1],
             master_port=port,
@@ -208,7 +209,7 @@ class Bench:
         for node, _ in self._nodes:
             number = self._num_spares
             self._num_spares += 1
-            spec = SpareSpec(number, node, self._channel, str(self._folder.root), ())
+            spec = SpareSpec(number, node, self._channel, str(self._folder.root), (), ENV)
             file = self._folder.spare_file(number)
             file.parent.mkdir(mode=0o700, exist_ok=True)
             file.touch(0o600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcsched.launch.zygote import Fork, script_of
-from hpcsched.launch.zygote_process import ZygoteProcess, environment_fits
+from hpcsched.launch.zygote_process import ZygoteProcess
 from tests.launch.test_supervisor import MEMORY_POLICY
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -196,8 +197,17 @@ def test_what_is_wrapped_in_a_container_starts_cold() -> None:
     assert script_of(("python", "train.py"), ("apptainer", "exec", "image"), path) is None
 
 
-def test_an_environment_that_works_only_from_the_start_of_a_process_starts_cold() -> None:
-    assert environment_fits({"NCCL_DEBUG": "INFO"}) is None
-    why = environment_fits({"LD_PRELOAD": "x", "PYTHONPATH": "y"})
-    assert why is not None
-    assert "LD_PRELOAD, PYTHONPATH" in why
+def test_variables_of_the_interpreter_work_in_a_forked_rank_as_in_one_that_was_started(
+    tmp_path: Path, subreaper: None
+) -> None:
+    env = {"PYTHONIOENCODING": "ascii:replace", "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "7"}
+    script = "import sys; print('\\u00e9', hash('x')); sys.stderr.write('\\u00e9 ' + sys.path[0])"
+    zygote = ZygoteProcess(("json",), os.environ, env)
+    fork = fork_of(tmp_path, script, **env)
+    assert run(zygote, fork) == 0
+    zygote.close()
+    command = [sys.executable, fork.argv[0]]
+    started = subprocess.run(
+        command, check=True, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert (tmp_path / "rank-0.log").read_bytes() == started.stdout
