@@ -36,6 +36,12 @@ class _Best(msgspec.Struct):
     failed: bool = False
 
 
+class _Unfinished(msgspec.Struct, frozen=True):
+    """What saves have left behind in here."""
+
+    incarnation: Path
+
+
 class Filing:
     """`say` is called with what the user should know, from a thread of ours; `still_ours`: no other driver has taken over the run folder."""
 
@@ -59,8 +65,9 @@ class Filing:
         self._source: Path | None = None
         """`best/` is being made of it."""
         self._next_try = 0.0
-        self._doomed: deque[Path] = deque()
+        self._doomed: deque[Path | _Unfinished] = deque()
         self._deleting = False
+        self._has_complained = False
         self._closing = False
         self._dropped = False
         self._threads: list[threading.Thread] = []
@@ -74,11 +81,12 @@ class Filing:
                 self._awake()
 
     def delete(self, path: Path) -> None:
-        """A folder that nobody needs any more; one that cannot be deleted stays."""
-        with self._condition:
-            if not self._dropped:
-                self._doomed.append(path)
-                self._awake()
+        """A folder that nobody needs any more; one that cannot be deleted stays, one that is not there is no matter."""
+        self._doom(path)
+
+    def tidy(self, incarnation: Path) -> None:
+        """Delete what saves that were killed have left in this folder: nothing reads it, and it would never be deleted else."""
+        self._doom(_Unfinished(incarnation))
 
     def close(self, limit_s: float) -> bool:
         """Finish what is to be done, with a last try of what could not be; False: not all of it was done within the limit."""
@@ -99,6 +107,12 @@ class Filing:
             self._doomed.clear()
             self._closing = self._dropped = True
             self._condition.notify_all()
+
+    def _doom(self, what: Path | _Unfinished) -> None:
+        with self._condition:
+            if not self._dropped:
+                self._doomed.append(what)
+                self._awake()
 
     def _awake(self) -> None:
         if not self._threads:
@@ -148,8 +162,19 @@ class Filing:
                 )
                 if not self._doomed:
                     return
-                path = self._doomed.popleft()
+                doomed = self._doomed.popleft()
                 self._deleting = True
-            shutil.rmtree(path, ignore_errors=True)
+            paths = self._in(doomed.incarnation) if isinstance(doomed, _Unfinished) else [doomed]
+            for path in paths:
+                shutil.rmtree(path, ignore_errors=True)
             with self._condition:
                 self._deleting = False
+
+    def _in(self, incarnation: Path) -> list[Path]:
+        try:
+            return list(incarnation.glob("checkpoint-*.tmp-*"))
+        except OSError as error:  # a network file system that was away (ESTALE, EIO)
+            if not self._has_complained:
+                self._has_complained = True
+                self._say(f"unfinished checkpoints may stay behind: {error}")
+            return []

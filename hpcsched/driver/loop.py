@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -291,11 +290,11 @@ class Loop:
         if best is not None:
             self._publish(best, self._clock.now())
         for trial_id, incarnation in undone.incarnations():
-            self._delete_unfinished(self._folder.incarnation(trial_id, incarnation))
+            self._filing.tidy(self._folder.incarnation(trial_id, incarnation))
         for ref in undone.deletions():
-            path = self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
-            if path.exists():
-                self._filing.delete(path)
+            self._filing.delete(
+                self._folder.checkpoint(ref.trial_id, ref.incarnation, ref.training_iteration)
+            )
 
     # ---- in
 
@@ -668,13 +667,8 @@ class Loop:
         }
         self._filing.publish(source, facts)
 
-    def _delete_unfinished(self, incarnation: Path) -> None:
-        """What saves that were killed have left behind: nothing reads it, and it would never be deleted else."""
-        for path in incarnation.glob("checkpoint-*.tmp-*"):
-            self._filing.delete(path)
-
     def _forget(self, crew: Crew) -> None:
-        self._delete_unfinished(self._folder.incarnation(crew.trial_id, crew.incarnation))
+        self._filing.tidy(self._folder.incarnation(crew.trial_id, crew.incarnation))
         del self._crews[(crew.trial_id, crew.incarnation)]
         self._specs.give_back(crew.spec)
         self._server.forget(crew.rank_peer)

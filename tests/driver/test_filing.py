@@ -185,3 +185,19 @@ def test_closing_twice_is_closing_once(tmp_path: Path, num: int) -> None:
         case.filing.delete(tmp_path / f"{number}")
     assert case.filing.close(LIMIT_S)
     assert case.filing.close(LIMIT_S)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+    """In the loop's thread a stale handle ended the run."""
+    case = Case(tmp_path, Disk())
+    unreadable = tmp_path / ("x" * 300)  # ENAMETOOLONG, for ESTALE cannot be had
+    whole = tmp_path / "whole"
+    left, kept = whole / "checkpoint-3.tmp-1", whole / "checkpoint-2"
+    for path in (left, kept):
+        path.mkdir(parents=True)
+    for path in (unreadable, tmp_path / "not there", unreadable, whole):
+        case.filing.tidy(path)
+    case.filing.delete(unreadable)
+    assert case.filing.close(LIMIT_S)
+    assert [text.split(":")[0] for text in case.said] == ["unfinished checkpoints may stay behind"]
+    assert list(whole.iterdir()) == [kept]
