@@ -132,6 +132,8 @@ class RankExited(_Message, frozen=True, tag="rank_exited"):
     tail: str = ""
     """End of its log when it failed."""
     out_of_memory: bool = False
+    gpu_failure: str = ""
+    """What its log says of a GPU that has failed by itself; "": nothing."""
 
 
 class SupervisorGoodbye(_Message, frozen=True, tag="sup_goodbye"):

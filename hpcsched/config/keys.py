@@ -165,7 +165,7 @@ KEYS = (
         default_doc="from measured save times, at least 10 s",
     ),
     Key("retries", "crashed", Whole(0, 1000), 1, "After a crash, a lack of memory or a hang."),
-    Key("retries", "node_failed", Whole(0, 1000), 3, "After the loss of a node."),
+    Key("retries", "node_failed", Whole(0, 1000), 3, "After the loss of a node, or of a GPU."),
     Key("retries", "launch_failed", Whole(0, 1000), 3, "After a launch that failed."),
     Key("retries", "fail_fast", Whole(0), 4, "The experiment fails when the first so many trials crash before any report; 0: never.", "trials"),
     Key("checkpoint", "budget", Number(0, 1, low_excluded=True), 0.05, "Share of the training time that saves may cost."),

@@ -73,8 +73,9 @@ class Effects(msgspec.Struct):
     """Of this trial, about its script."""
     extra: dict[str, float | None] | None = None
     """All metrics of a report, for the log."""
-    mismatch: tuple[AtomId, ...] = ()
-    """Atoms of one node that `events` sets aside because the supervisor there found something else than was promised."""
+    aside: tuple[AtomId, ...] = ()
+    """Atoms of one node that `events` sets aside, to be looked at again: the supervisor there found something else than was promised, or
+    a GPU has failed."""
     measures: dict[str, float] = msgspec.field(default_factory=dict)
     """What the report's iteration spent its time on, for the log."""
     unread: tuple[str, ...] = ()
@@ -119,6 +120,8 @@ class _Node(msgspec.Struct):
     exits: dict[int, int] = msgspec.field(default_factory=dict)
     uuids: frozenset[str] = frozenset()
     """Of its devices, where they are known."""
+    picked: bool = False
+    """Slurm chose its devices: they are not those of the placement."""
 
     def atoms_with(self, gpus: Collection[str], all_gpus: Sequence[str]) -> tuple[AtomId, ...]:
         """The atoms that hold these of the incarnation's GPUs here; all of them for none. GPUs stand in the atoms' order."""
@@ -204,6 +207,7 @@ class Crew:
             case wire.SupervisorHello(node=name, uuids=uuids):
                 effects = self._hello(name, now)
                 if message.picked and message.devices and name in self._nodes:
+                    self._nodes[name].picked = True
                     effects.picked = message
                 self._merge(effects, self._see_devices(name, uuids, now))
                 return effects
@@ -432,12 +436,31 @@ class Crew:
         if self._goodbye_stands:
             # All is saved and said: what breaks while groups are torn down is no failure of the trial.
             return Effects(notes=[f"rank {message.rank} ended with code {message.code} after its goodbye"])
+        if message.gpu_failure:
+            return self._gpu_failed(node, message, now)
         outcome = Outcome.OUT_OF_MEMORY if message.out_of_memory else Outcome.CRASHED
         how = f"signal {-message.code}" if message.code < 0 else f"code {message.code}"
         why = f"rank {message.rank} on {message.node} ended with {how}"
         if message.tail:
             why += f"; end of its log:\n{message.tail}"
         return self._end(now, outcome, why)
+
+    def _gpu_failed(self, node: _Node, message: wire.RankExited, now: float) -> Effects:
+        """No fault of the trial, also where a rank that only waited for it has ended before. The atom is looked at again later, as one on
+        which a launch found something wrong; a device that Slurm chose belongs to none."""
+        effects = Effects()
+        if self._outcome in (None, Outcome.CRASHED) and self._refused is None:
+            gpus = next(each.gpus for each in self.spec.nodes if each.node == node.name)
+            gpu = gpus[message.rank - node.ranks.start] if message.rank in node.ranks else ""
+            which = "a GPU" if node.picked or not gpu else f"GPU {gpu}"
+            what = f"{which} of {node.name} has failed under rank {message.rank} ({message.gpu_failure})"
+            why = f"{what}; end of its log:\n{message.tail}" if message.tail else what
+            self._tell_end(effects, now, Outcome.NODE_FAILED, why)
+            self._outcome, self._why = Outcome.NODE_FAILED, why
+            if gpu and not node.picked:
+                effects.aside = node.atoms_with((gpu,), gpus)
+                effects.events.append(ev.MachineChanged(time=now, down=effects.aside, why=what))
+        return self._settle(effects, now)
 
     @property
     def _goodbye_stands(self) -> bool:
@@ -475,7 +498,7 @@ class Crew:
             if message.problem == "mismatch":
                 gpus = next(each.gpus for each in self.spec.nodes if each.node == message.node)
                 down = node.atoms_with(message.gpus, gpus)
-                effects.mismatch = down
+                effects.aside = down
                 effects.events.append(ev.MachineChanged(time=now, down=down, why=message.why))
         return self._settle(effects, now)
 

@@ -458,8 +458,8 @@ class Loop:
                         self._note_of(crew, "warning", now, warning)
                         self._onlooker.note(now, f"trial {crew.trial_id}: {warning}")
                 self._handle(event, None if seq is None else (crew, seq))
-            if effects.mismatch:
-                self._keep_aside(effects.mismatch, now)
+            if effects.aside:
+                self._keep_aside(effects.aside, now)
         if effects.events:
             self._watch_nodes(crew, now, handle)
 

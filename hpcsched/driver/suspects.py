@@ -27,7 +27,7 @@ NUM_TRIALS = 3
 NUM_LOSSES = 3
 """A node that was lost so often is not used again when it comes back."""
 BAD = frozenset({Outcome.CRASHED, Outcome.OUT_OF_MEMORY, Outcome.LAUNCH_FAILED})
-"""NODE_FAILED is one loss of the node, however many trials it hits."""
+"""NODE_FAILED is one loss of the node, however many trials it hits, or of one GPU, which is set aside."""
 
 
 class _Record(msgspec.Struct):

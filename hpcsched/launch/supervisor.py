@@ -49,7 +49,7 @@ from hpcsched.launch.devices import MismatchError, rank_cores
 from hpcsched.launch.environment import rank_environment
 from hpcsched.launch.processes import CLEANER_S, CleanersLast, descendants, is_cleaner, kill_process
 from hpcsched.launch.still import Watch
-from hpcsched.launch.tails import tail_of, tells_out_of_memory
+from hpcsched.launch.tails import LONG_TAIL_BYTES, gpu_failure_in, tail_of, tells_out_of_memory
 from hpcsched.launch.zygote import Fork, script_of
 from hpcsched.launch.zygote_process import ZygoteProcess, environment_fits
 from hpcsched.launchspec import LaunchNode, LaunchSpec
@@ -370,13 +370,17 @@ class Supervisor:
 
     def _rank_ended(self, rank: Rank, code: int) -> None:
         rank.code = code
-        tail, out_of_memory = "", False
+        tail, out_of_memory, gpu_failure = "", False, ""
         if code != 0 and not rank.killed:
             tail = tail_of(rank.log_file)
             out_of_memory = tells_out_of_memory(tail) or (
                 code == -signal.SIGKILL and count_oom_kills(self._oom_files) > self._num_oom_kills
             )
-        log.info("rank %d ended with code %d%s", rank.rank, code, " (out of memory)" if out_of_memory else "")
+        if code != 0 and not self._spec.invented_gpus:
+            # Also of those that were killed: whoever waited for them in a collective may have ended first.
+            gpu_failure = gpu_failure_in(tail_of(rank.log_file, LONG_TAIL_BYTES))
+        why = gpu_failure or ("out of memory" if out_of_memory else "")
+        log.info("rank %d ended with code %d%s", rank.rank, code, f" ({why})" if why else "")
         self._client.send(
             RankExited(
                 self._spec.trial_id,
@@ -386,6 +390,7 @@ class Supervisor:
                 code=code,
                 tail=tail,
                 out_of_memory=out_of_memory,
+                gpu_failure=gpu_failure,
             )
         )
         if code != 0 and self._phase is Phase.RUNNING:

@@ -1,4 +1,4 @@
-"""The end of a log as people can read it, and what it says about memory."""
+"""The end of a log as people can read it, and what it says about memory and about GPUs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 TAIL_BYTES = 2000
+LONG_TAIL_BYTES = 16000
+"""An error of CUDA that a thread of torch has met stands above the frames of C++ that it prints, some thousand bytes."""
 LINE_CHARACTERS = 400
 """What is kept of a line, half of it from each end: who prints a tensor or a base64 text still sees what the error was."""
 
@@ -18,6 +20,15 @@ _OUT_OF_MEMORY = re.compile(
     r"|Cuda failure (?:\d+ )?'out of memory'"  # NCCL
     # A worker process has no log of its own, and nobody else sends it SIGKILL while its rank lives.
     r"|DataLoader worker \(pid[^)]*\) is killed by signal: Killed"
+)
+_GPU_FAILED = re.compile(
+    # What no script can do wrong: the texts of cudaErrorECCUncorrectable, NvlinkUncorrectable, SystemNotReady and Unknown (which is
+    # what a GPU that falls off the bus may look like), and NVML's and the kernel's words. Not those that mostly are mistakes
+    # of a kernel: unspecified launch failure, illegal or misaligned address, hardware stack error.
+    r"uncorrectable (?:ECC error encountered|NVLink error detected)[^\n]{0,40}|CUDA_ERROR_ECC_UNCORRECTABLE"
+    r"|(?:CUDA error:|Error 802:|Cuda failure 802) '?system not yet initialized"
+    r"|(?:CUDA|HIP) error: unknown error|Cuda failure 999 'unknown error'"
+    r"|GPU has fallen off the bus|\bGPU is lost\b"
 )
 
 
@@ -51,3 +62,9 @@ def _shortened(line: str) -> str:
 def tells_out_of_memory(text: str) -> bool:
     """The text ends as programs do that ran out of memory (host or GPU)."""
     return _OUT_OF_MEMORY.search(text) is not None
+
+
+def gpu_failure_in(text: str) -> str:
+    """What the text says of a GPU, or a node's GPUs, that have failed by themselves, in its own words; "": nothing."""
+    match = _GPU_FAILED.search(text)
+    return "" if match is None else match[0].strip()

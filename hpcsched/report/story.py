@@ -32,7 +32,7 @@ _OUTCOME = {
     Outcome.CRASHED: "crashed",
     Outcome.OUT_OF_MEMORY: "ran out of memory",
     Outcome.KILLED: "was killed",
-    Outcome.NODE_FAILED: "lost its node",
+    Outcome.NODE_FAILED: "lost its node or a GPU",
     Outcome.LAUNCH_FAILED: "could not be launched",
 }
 _TIMER = {

@@ -317,6 +317,48 @@ def test_only_the_atom_of_the_gpu_at_fault_is_set_aside() -> None:
     assert effects.events[0] == ev.MachineChanged(time=11.5, down=ATOMS["n1"][1:], why="GPU 1: pid 4")
 
 
+ECC = "uncorrectable ECC error encountered"
+
+
+def test_a_gpu_that_fails_in_training_is_the_nodes_fault_and_its_atom_is_set_aside() -> None:
+    crew = make_crew()
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(rank_hello(), 14.0)
+    died = wire.RankExited(T, I, node="n1", rank=1, code=1, tail=f"CUDA error: {ECC}", gpu_failure=ECC)
+    effects = crew.heard(died, 20.0)
+    why = f"GPU 1 of n1 has failed under rank 1 ({ECC})"
+    assert effects.events == [ev.MachineChanged(time=20.0, down=ATOMS["n1"][1:], why=why)]
+    assert effects.aside == ATOMS["n1"][1:], "it is looked at again"
+    assert [peer for peer, message in effects.sends if isinstance(message, wire.KillRanks)] == [
+        f"{T}.{I}.sup.n1"
+    ]
+    end = exited(crew.heard(goodbye("n1", r0=-9, r1=1), 20.5).events)
+    assert (end.outcome, end.why) == (
+        Outcome.NODE_FAILED,
+        f"{why}; end of its log:\nCUDA error: {ECC}",
+    )
+
+
+def test_a_rank_that_ends_first_because_the_gpu_of_another_failed_is_no_crash() -> None:
+    crew = make_crew(("n1", "n2"))
+    crew.heard(hello("n1"), 11.0)
+    crew.heard(hello("n2"), 11.0)
+    crew.heard(wire.RankExited(T, I, node="n2", rank=2, code=1, tail="NCCL error"), 20.0)
+    effects = crew.heard(wire.RankExited(T, I, node="n1", rank=0, code=-9, gpu_failure=ECC), 20.1)
+    assert effects.aside == ATOMS["n1"][:1]
+    crew.heard(goodbye("n2", r2=1), 20.2)
+    assert exited(crew.heard(goodbye("n1", r0=-9, r1=-9), 20.3).events).outcome is Outcome.NODE_FAILED
+
+
+def test_no_atom_is_set_aside_for_a_failed_gpu_that_slurm_chose() -> None:
+    crew = make_crew()
+    crew.heard(msgspec.structs.replace(hello("n1"), devices=("0", "3"), picked=True), 11.0)
+    effects = crew.heard(wire.RankExited(T, I, node="n1", rank=1, code=1, gpu_failure=ECC), 20.0)
+    assert (effects.events, effects.aside) == ([], ())
+    end = exited(crew.heard(goodbye("n1", r0=-9, r1=1), 20.5).events)
+    assert (end.outcome, end.why) == (Outcome.NODE_FAILED, f"a GPU of n1 has failed under rank 1 ({ECC})")
+
+
 def test_two_nodes_that_name_the_same_device_end_the_launch() -> None:
     crew = make_crew(("n1", "n2"))
     assert not crew.heard(msgspec.structs.replace(hello("n1"), uuids=("GPU-a", "GPU-b")), 11.0).events

@@ -35,7 +35,7 @@ from hpcsched.eventlog.lines import LineError, encode_record, line_of, record_of
 from hpcsched.eventlog.records import Note
 from hpcsched.launch.nodelist import expand_nodelist
 from hpcsched.launch.srunerrors import classify, failed_nodelists
-from hpcsched.launch.tails import clean, tells_out_of_memory
+from hpcsched.launch.tails import clean, gpu_failure_in, tells_out_of_memory
 from hpcsched.orders import AddAsked, Answer, ExtendAsked, Order, StopAsked, encode_order
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology import slurmtext
@@ -159,7 +159,7 @@ def read_text(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     for parse in (
         slurmtext.parse_time_limit, slurmtext.parse_version, slurmtext.parse_memory_mb, slurmtext.parse_id_list, slurmtext.parse_gres,
-        slurmtext.parse_show_node, parse_topo_matrix, classify, failed_nodelists, tells_out_of_memory,
+        slurmtext.parse_show_node, parse_topo_matrix, classify, failed_nodelists, tells_out_of_memory, gpu_failure_in,
     ):  # fmt: skip
         parse(text)
     slurmtext.parse_show_job(text, names)

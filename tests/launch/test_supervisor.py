@@ -196,6 +196,17 @@ def test_running_out_of_memory_is_told_apart_from_a_crash(
     assert driver.one(RankExited).out_of_memory
 
 
+def test_a_failed_gpu_is_found_above_the_frames_that_torch_prints(
+    driver: FakeDriver, running: Running
+) -> None:
+    words = "uncorrectable ECC error encountered"
+    script = f"import sys; print('CUDA error: {words}'); print('frame: c10::Error\\n' * 200); sys.exit(1)"
+    running.start(driver, driver.spec(script, invented_gpus=False), env={"CUDA_VISIBLE_DEVICES": "GPU-abc"})
+    died = driver.one(RankExited)
+    assert words not in died.tail
+    assert died.gpu_failure == words
+
+
 def test_a_command_that_does_not_exist_is_named(driver: FakeDriver, running: Running) -> None:
     running.start(driver, driver.spec(["no-such-program", "train.py"]))
     exited = driver.one(RankExited)

@@ -1,10 +1,10 @@
-"""What the end of a log says about memory; the lines are as the programs print them."""
+"""What the end of a log says about memory and GPUs; the lines are as the programs print them."""
 
 from __future__ import annotations
 
 import pytest
 
-from hpcsched.launch.tails import tells_out_of_memory
+from hpcsched.launch.tails import gpu_failure_in, tells_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,43 @@ def test_a_lack_of_memory_is_told_by_the_words_of_who_lacked_it(line: str) -> No
 )
 def test_other_ends_are_no_lack_of_memory(line: str) -> None:
     assert not tells_out_of_memory(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+            "uncorrectable ECC error encountered",
+        ),
+        (
+            "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+            "uncorrectable NVLink error detected during the execution",
+        ),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). [...] Error 802: system not yet initialized",
+            "Error 802: system not yet initialized",
+        ),
+        ("RuntimeError: CUDA error: unknown error", "CUDA error: unknown error"),
+        ("n1:1:2 [0] NCCL WARN Cuda failure 999 'unknown error'", "Cuda failure 999 'unknown error'"),
+        ("pynvml.NVMLError_GpuIsLost: GPU is lost", "GPU is lost"),
+    ],
+)
+def test_a_gpu_that_fails_by_itself_is_told_by_its_words(line: str, words: str) -> None:
+    assert gpu_failure_in(f"Traceback (most recent call last):\n{line}\nframe #0: c10::Error") == words
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "RuntimeError: CUDA error: hardware stack error",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
+        "logging: system not yet initialized",
+        "ValueError: unknown error",
+    ],
+)
+def test_a_mistake_of_a_script_is_no_failed_gpu(line: str) -> None:
+    assert gpu_failure_in(line) == ""
