@@ -139,7 +139,7 @@ KEYS = (
         "Who chooses the GPUs: hpcsched (Slurm 22.05 and later), or Slurm (--exact) where overlapping steps are refused.",
     ),
     Key("launcher", "mpi", OneOf(("none", "pmix")), "none", "Trials that are MPI programs: one task a rank through this plugin."),
-    Key("launcher", "srun_args", Words('a list of texts, such as ["--network=single_sn_vni"]'), (), "Added to every srun command."),
+    Key("launcher", "srun_args", Words('a list of texts, such as ["--network=single_node_vni"]'), (), "Added to every srun command."),
     Key("launcher", "wrap", Words('a list of texts, such as ["apptainer", "exec", "--nv", "IMAGE"]'), (), "Put before every rank's command."),
     Key("launcher", "max_steps", Whole(1, 100_000), 256, "The most steps alive at once.", "steps"),
     Key(

@@ -126,6 +126,7 @@ class Loop:
         file_deadline_s: float | None,
         allocation_ends_s: float | None,
         warm: bool,
+        one_node_spares: bool,
         first_n: int,
         told: dict[TrialId, tuple[int, TrialState]],
         order_ids: Collection[str],
@@ -151,7 +152,9 @@ class Loop:
         self._began_at = began_at_unix_s
         self._file_deadline_s = file_deadline_s
         self._allocation_ends_s = allocation_ends_s
-        self._spares = SpareKeeper(spec, folder, launcher, server, channel, warm=warm, note=self._note)
+        self._spares = SpareKeeper(
+            spec, folder, launcher, server, channel, warm=warm, one_node=one_node_spares, note=self._note
+        )
         self._suspects = Suspects()
         self._aside = Aside()
         self._timers = Timers()

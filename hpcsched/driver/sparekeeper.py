@@ -34,9 +34,11 @@ class SpareKeeper:
         channel: Channel,
         *,
         warm: bool,
+        one_node: bool,
         note: Callable[[str, float], None],
     ) -> None:
-        """`warm`: there are to be any. `note`: into the log and to whoever looks on."""
+        """`warm`: there are to be any. `one_node`: each serves alone, for its ranks cannot talk to those of another step. `note`: into
+        the log and to whoever looks on."""
         self._folder = folder
         self._launcher = launcher
         self._server = server
@@ -47,6 +49,8 @@ class SpareKeeper:
         self._warm = warm and cold is None
         self._untold = [f"trials start cold: {cold}"] if warm and cold is not None else []
         """What the log has still to say, once."""
+        self._one_node = one_node
+        self._apart_is_told = False
         self._spares = Spares(spec.launcher.spares_per_node)
         self._note = note
 
@@ -105,6 +109,15 @@ class SpareKeeper:
     def give(self, spec: LaunchSpec, now: float) -> list[int] | None:
         """Have the spares of all its nodes take the incarnation; None: it starts cold."""
         if not self._warm or script_of(spec.command, spec.wrap, _rank_path()) is None:
+            return None
+        if self._one_node and len(spec.nodes) > 1:
+            if not self._apart_is_told:
+                self._apart_is_told = True
+                self._note(
+                    "trials on several nodes start cold: on this network (HPE Slingshot) ranks can only talk within one Slurm step, and each spare "
+                    "is a step of its own",
+                    now,
+                )
             return None
         spares = self._spares.take([node.node for node in spec.nodes], now, SILENT_AFTER_S)
         if spares is None:

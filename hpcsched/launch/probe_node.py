@@ -35,6 +35,9 @@ VISIBLE = (
 )
 """Where Slurm puts a step's GPUs, by gres.conf flags; the first that is set counts."""
 
+SLINGSHOT = "SLINGSHOT_VNIS"
+"""Set in each step over several nodes where Slurm's switch plugin is that of HPE Slingshot (a step on one node gets VNIs where the
+site, or `--network=single_node_vni`, says so: that is why a spare cannot see it)."""
 _SMI_TIMEOUT_S = 30.0
 _SIOCGIFADDR = 0x8915
 
@@ -66,6 +69,7 @@ def read_node(
         topology_pattern=environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""),
         links_text=smi("topo", "-m") if gpus else "",
         driver_version=smi.driver_version,
+        slingshot=SLINGSHOT in environ,
         python=platform.python_version(),
         hostname=socket.gethostname(),
         warnings=tuple(warnings),

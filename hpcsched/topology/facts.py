@@ -52,6 +52,8 @@ class NodeFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links_text: str = ""
     """`nvidia-smi topo -m` as printed; empty where there is none."""
     driver_version: str | None = None
+    slingshot: bool = False
+    """HPE Slingshot gives each step a network of its own (a VNI): ranks of one step can talk to each other, and to nobody else."""
     python: str = ""
     hostname: str = ""
     warnings: tuple[str, ...] = ()

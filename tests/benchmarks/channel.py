@@ -254,7 +254,7 @@ def measure(
             spec=spec, folder=folder, scheduler=scheduler, sampler=make_sampler(spec, seed=seed), machine=machine,
             launcher=launcher, server=server, channel=channel, writer=writer, inbox=inbox, clock=Clock(0.0),
             ports=Ports(salt="channel"), onlooker=Nobody(), painter=Painter(folder, header, scheduler), local=True, invented_gpus=True, began_at_unix_s=began_at,
-            file_deadline_s=None, allocation_ends_s=None, warm=False, first_n=0, told={}, order_ids=(),
+            file_deadline_s=None, allocation_ends_s=None, warm=False, one_node_spares=False, first_n=0, told={}, order_ids=(),
         )  # fmt: skip
         run_loop: Callable[[ev.Event], object] = loop.run
         if os.environ.get("PROFILE"):

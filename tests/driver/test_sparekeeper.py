@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
+from hpcsched import wire
+from hpcsched.channel.server import Arrived
 from hpcsched.driver.sparekeeper import SpareKeeper
-from hpcsched.launchspec import Channel, SpareSpec
+from hpcsched.launchspec import Channel, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 
 
@@ -32,15 +35,21 @@ class Told:
             server,
             Channel(("tcp://127.0.0.1:1",), "a", "b"),
             note=lambda text, _: self.notes.append(text),
-            **{"warm": True, **options},
+            **{"warm": True, "one_node": False, **options},
         )
         for now in (1.0, 2.0):
-            self.keeper.keep(["n1"], now, somebody_trains=True)
+            self.keeper.keep(["n1", "n2"], now, somebody_trains=True)
+
+    def ready(self) -> None:
+        """All spares have preloaded."""
+        for spec in self.started:
+            ready = wire.SpareReady(spec.number, 0, node=spec.node, pid=1, cold=None, preload_s=1.0)
+            self.keeper.says(Arrived(f"{spec.number}.0.sup.{spec.node}", ready, 3.0), 3.0)
 
 
 def test_a_spare_is_told_the_environment_of_the_trials(tmp_path: Path) -> None:
     told = Told(tmp_path, {"LD_PRELOAD": "libjemalloc.so", "PYTORCH_ALLOC_CONF": "x:y"})
-    [spec] = told.started
+    spec, _ = told.started
     assert spec.env == {"LD_PRELOAD": "libjemalloc.so", "PYTORCH_ALLOC_CONF": "x:y"}
     file = RunFolder(tmp_path).spare_file(0)
     assert msgspec.json.decode(file.read_bytes(), type=SpareSpec) == spec
@@ -53,3 +62,33 @@ def test_why_no_spares_are_kept_for_an_environment_is_said_once(tmp_path: Path) 
     assert not told.started
     [note] = told.notes
     assert note.startswith("trials start cold: [trial.env] sets OMP_PROC_BIND")
+
+
+def incarnation_on(*nodes: str) -> LaunchSpec:
+    made: Any = SimpleNamespace(
+        command=(sys.executable, "train.py"),
+        wrap=(),
+        nodes=[SimpleNamespace(node=node) for node in nodes],
+        trial_id=0,
+        incarnation=1,
+    )
+    return made  # type: ignore[no-any-return]
+
+
+def test_where_only_ranks_of_one_step_can_talk_spares_serve_one_node_and_the_log_says_so_once(
+    tmp_path: Path,
+) -> None:
+    told = Told(tmp_path, {}, one_node=True)
+    told.ready()
+    assert told.keeper.give(incarnation_on("n1", "n2"), 4.0) is None
+    assert told.keeper.give(incarnation_on("n1", "n2"), 5.0) is None
+    [note] = told.notes
+    assert note.startswith("trials on several nodes start cold: on this network (HPE Slingshot)")
+    assert told.keeper.give(incarnation_on("n2"), 6.0) == [1]
+
+
+def test_elsewhere_the_spares_of_several_nodes_serve_one_trial(tmp_path: Path) -> None:
+    told = Told(tmp_path, {})
+    told.ready()
+    assert told.keeper.give(incarnation_on("n1", "n2"), 4.0) == [0, 1]
+    assert not told.notes

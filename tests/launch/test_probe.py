@@ -277,3 +277,9 @@ def test_real_nodes_of_unequal_gpu_count_are_all_found() -> None:
         probed = probe_machine(found, MachineOptions(), job.env, run_command, python=sys.executable)
     assert sum(granted) == 11 and len(set(granted)) > 1
     assert [len(node.gpus) for node in probed.machine.nodes] == granted
+
+
+def test_the_probe_tells_a_network_that_lets_only_one_step_talk() -> None:
+    """As on HPE Slingshot; the probe's step is one over several nodes."""
+    assert read_node({"PATH": "", "SLINGSHOT_VNIS": "1371,1402"}).slingshot
+    assert not read_node({"PATH": ""}).slingshot
