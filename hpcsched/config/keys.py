@@ -110,7 +110,7 @@ KEYS = (
     Key("atoms", "multiple_of", Whole(1, 1024), 2, "A trial holds 1 atom or a multiple of this.", "atoms"),
     Key("atoms", "max_trial_atoms", Whole(1), None, "The most atoms one trial may hold.", "atoms", default_doc="no limit"),
     Key(
-        "atoms", "gpus_per_node", Whole(1, 1024), None, "GPUs of each node, when what is read of the machine is not to be used.", "GPUs",
+        "atoms", "gpus_per_node", Whole(1, 1024), None, "GPUs of each node, when what is read of the machine is not to be used. Where no node shows a GPU, CPU cores play so many.", "GPUs",
         default_doc="what the job holds on each node",
     ),
     Key(

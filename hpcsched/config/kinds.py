@@ -245,6 +245,8 @@ RESERVED_NAMES = frozenset(
     }
 )
 RESERVED_PREFIXES = ("HPCSCHED_", "SLURM_", "PMI", "TORCHELASTIC_")
+OFFERED_NAMES = frozenset({"HPCSCHED_DEVICE", "HPCSCHED_MEMORY_NODES"})
+"""Ours, for the user to set (`runtime.device`, `launch.environment`)."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -260,7 +262,7 @@ class Environment(msgspec.Struct, frozen=True):
         for name, text in value.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
                 raise WrongValueError(f"{show(name)} is not a variable's name")
-            if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
+            if name in RESERVED_NAMES or (name.startswith(RESERVED_PREFIXES) and name not in OFFERED_NAMES):
                 raise WrongValueError(
                     f"{name} is reserved: hpcsched sets or removes it for every rank "
                     f"({', '.join(sorted(RESERVED_NAMES))}, {', '.join(prefix + '*' for prefix in RESERVED_PREFIXES)})"

@@ -7,6 +7,7 @@ GPU.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import time
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from hpcsched.errors import TrialError
+from hpcsched.runtime.device import find_device
 from hpcsched.runtime.place import Place
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -36,19 +38,12 @@ def join_groups(place: Place) -> Groups:
     are there, at most the launch's `group_timeout_s`; raises TrialError."""
     launch = place.launch
     timeout = timedelta(seconds=DEFAULT_TIMEOUT_S if launch is None else launch.group_timeout_s)
-    use_gpu = torch.cuda.is_available() and not (launch is not None and launch.invented_gpus)
-    device = torch.device("cpu")
-    if use_gpu:
-        num_gpus = torch.cuda.device_count()
-        if place.local_rank >= num_gpus:
-            raise TrialError(
-                f"local rank {place.local_rank} has no GPU of its own: this process sees {num_gpus}"
-            )
-        device = torch.device("cuda", place.local_rank)
+    device = find_device(place, os.environ)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
     try:
         if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if use_gpu else "gloo"
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             if place.rendezvous:
                 if launch is not None and place.rank > 0:
                     wait_for_rank_0(launch.master_addr, launch.master_port, timeout.total_seconds())

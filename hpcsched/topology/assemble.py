@@ -18,7 +18,7 @@ class MachineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gpus_per_atom: int = 1
     gpus_per_node: int | None = None
-    """[atoms] gpus_per_node: overrides what was found; on nodes that show no GPU, so many are invented."""
+    """[atoms] gpus_per_node: overrides what was found; where no node shows a GPU, so many are invented on each."""
     max_gpus: int | None = None
     """Use no more GPUs than these in all; None: all."""
     driver_cores: int = 0
@@ -56,12 +56,15 @@ def assemble(
     rules: list[str] = []
     left = options.max_gpus
     without_gpu = [grant.node for grant in grants.values() if grant.gpus is not None and grant.gpus.num == 0]
+    is_invented = not any(fact.gpus for fact in facts)
     for fact in facts:
         warnings += [f"{fact.node}: {warning}" for warning in fact.warnings]
         grant = grants.get(fact.node)
-        gpus, rule = _gpus(fact, grant, options.gpus_per_node)
+        gpus, rule = _gpus(fact, grant, options.gpus_per_node, may_invent=is_invented)
         if grant is not None and grant.gpus is not None and grant.gpus.num > len(fact.gpus):
             warnings.append(_too_few(fact, grant.gpus.num, without_gpu))
+        elif not fact.gpus and not is_invented:
+            warnings.append(f"{fact.node}: a step is shown no GPU, and other nodes have some: it is not used")
         if left is not None:
             gpus = gpus[: max(0, left)]
             left -= len(gpus)
@@ -128,7 +131,7 @@ def assemble(
         warnings.append("no switches are known: all nodes count as one hop apart")
     return Assembled(
         machine=machine,
-        invented=not any(fact.gpus for fact in facts),
+        invented=is_invented,
         warnings=_gathered(warnings),
     )
 
@@ -192,9 +195,12 @@ def _gathered(warnings: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _gpus(fact: NodeFacts, grant: NodeGrant | None, wanted: int | None) -> tuple[tuple[str, ...], str]:
+def _gpus(
+    fact: NodeFacts, grant: NodeGrant | None, wanted: int | None, *, may_invent: bool
+) -> tuple[tuple[str, ...], str]:
+    """(ids, where they come from). Beside nodes with GPUs none is invented: a trial over both could form no group."""
     ids = tuple(gpu.index for gpu in fact.gpus)
-    if wanted is not None:
+    if wanted is not None and (ids or may_invent):
         if not ids:
             return tuple(
                 str(i) for i in range(wanted)

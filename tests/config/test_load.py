@@ -252,3 +252,9 @@ def test_python_is_that_of_the_virtual_environment_which_need_not_be_activated(
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     with pytest.raises(ExperimentFileError, match='"python" is not on PATH'):
         load_experiment(file, environ={"PATH": ""}, now=NOW)
+
+
+@pytest.mark.parametrize("name", ["HPCSCHED_DEVICE", "HPCSCHED_MEMORY_NODES"])
+def test_what_is_ours_and_meant_for_users_may_stand_in_the_environment(tmp_path: Path, name: str) -> None:
+    file = write_experiment(tmp_path, changed(("[scheduler]", f'env = {{ {name} = "" }}\n[scheduler]')))
+    assert load(file).trial.env == {name: ""}

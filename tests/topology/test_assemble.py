@@ -152,6 +152,15 @@ def test_invented_gpus_need_to_be_asked_for() -> None:
     assert "invented" in made.machine.source
 
 
+def test_beside_nodes_with_gpus_none_is_invented() -> None:
+    """A trial over both could form no group: NCCL here, Gloo there."""
+    made = assemble([facts("n1", 2), facts("n2", 0)], MachineOptions(gpus_per_node=2))
+    assert [atom.node for atom in made.machine.atoms] == ["n1", "n1"]
+    assert made.machine.nodes[1].gpus == ()
+    assert not made.invented
+    assert "n2: a step is shown no GPU, and other nodes have some: it is not used" in made.warnings
+
+
 def test_more_gpus_a_node_than_there_are_is_refused_with_the_node() -> None:
     with pytest.raises(AllocationError, match=r"gpus_per_node = 4.*2 GPUs on n2"):
         assemble([facts("n1", 4), facts("n2", 2)], MachineOptions(gpus_per_node=4))
