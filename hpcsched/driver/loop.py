@@ -77,8 +77,9 @@ FILES_S = 5.0
 """A run that can be resumed waits so long at its end for `best/` and deletions."""
 FILES_LAST_S = 600.0
 """One that is finished, so long: where there are no hard links `best/` is a copy, and the run's whole worth."""
-END_WAIT_S = 20.0
-"""Longest wait for the last trials when the experiment is over."""
+END_WAIT_S = 8.0
+"""Longest wait for the last trials when the experiment is over. With `FILES_S` it is less than half of Slurm's KillWait (30 s unless a
+site has changed it), by when the log is to be sealed; whoever still runs is ended after that, by the launcher."""
 
 
 class Onlooker(Protocol):
@@ -264,7 +265,8 @@ class Loop:
         for crew in self._crews.values():
             if not crew.closed:
                 self._effect(crew, crew.kill(self._clock.now(), "the experiment is over"), handle=False)
-        while time.monotonic() < end and any(not crew.settled for crew in self._crews.values()):
+        # Of one that is closed and not settled all is said: its nodes are lost, and nobody waits for those.
+        while time.monotonic() < end and any(not crew.closed for crew in self._crews.values()):
             for item in self._inbox.take(TICK_S):
                 match item:
                     case Arrived() | StepEnded() | StepRefused() | NodesGone() | ib.Ordered() | ib.Said():

@@ -117,6 +117,8 @@ class _StepRun:
         """What the environment of its processes names: trial and incarnation when it was created."""
         self.gone: set[str] = set()
         """Nodes where nothing of it runs any more: that was checked."""
+        self.is_silent = False
+        """A node of it did not take a sweep: srun may end when Slurm declares the node dead, minutes later or never."""
         self.lost: set[str] = set()
         """Nodes that Slurm declared dead: it forgets their steps, but on a node that was only cut off the ranks run on."""
 
@@ -141,6 +143,14 @@ class _Life:
         """Nothing more of it shall be started."""
         self.done = threading.Event()
         self.final: list[LaunchNotice] = []
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Its end can be had: not when all that is left of it are sruns whose nodes are silent."""
+        if self.done.is_set():
+            return False
+        open_runs = [run for run in self.runs if run.result is None and run.refusal is None]
+        return not open_runs or any(not run.is_silent for run in open_runs)
 
 
 class SrunLauncher:
@@ -285,12 +295,13 @@ class SrunLauncher:
 
     def close(self) -> None:
         with self._lock:
-            alive = [life for life in self._lives.values() if not life.done.is_set()]
+            alive = [life for life in self._lives.values() if life.is_waited_for]
         for life in alive:
             self._thread(self._kill, life)
         end = self._clock() + self._limits.close_s
-        for life in alive:
-            life.done.wait(max(0.0, end - self._clock()))
+        with self._lock:
+            while any(life.is_waited_for for life in alive) and self._clock() < end:
+                self._lock.wait(end - self._clock())
 
     # ---- one srun: a thread each
 
@@ -541,6 +552,9 @@ class SrunLauncher:
             gone = self._sweep(run)
             if gone:
                 self._notify(NodesGone(*run.life.ids, gone))
+            with self._lock:
+                run.is_silent = bool(run.left)
+                self._lock.notify_all()
             if run.exited.wait(limits.node_s if run.left else 0.0):
                 return
         else:

@@ -239,6 +239,22 @@ def test_a_dead_node_is_told_and_the_living_ones_are_proven_gone(
                 world.cluster.restore_node("n4")
 
 
+def test_close_does_not_wait_for_an_srun_whose_node_is_known_to_be_silent(tmp_path: Path) -> None:
+    """A driver that is about to put its job back into the queue has no half a minute for it, again at each end."""
+    with fake_world(tmp_path / "run", node_fail_s=1000.0) as world:
+        launcher = world.launcher(
+            limits=KillLimits(grace_s=0.1, scancel_s=0.2, node_s=1000.0, close_s=1000.0)
+        )
+        launcher.start(world.spec(WAITS, {"n3": [0], "n4": [0]}))
+        world.driver.wait_for(RanksStarted, num=2)
+        slurm_of(world).set(dead_nodes=["n4"])
+        launcher.kill(0, 1)
+        assert world.driver.one(NodesGone).nodes == ("n3",)
+        launcher.close()
+        assert not world.driver.all_of(StepEnded)
+        slurm_of(world).set(node_fail_s=0.0)
+
+
 @pytest.mark.parametrize("kind", ["fake", pytest.param("real", marks=pytest.mark.slurm)])
 def test_while_the_controller_is_away_nothing_is_blamed_on_a_trial(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
