@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from hpcsched.doctor.allreduce import NUM_BYTES, in_words
 from hpcsched.doctor.finding import Finding, Verdict, fail, line_of
-from hpcsched.doctor.here import look_at_folder, look_at_gpus, look_at_limits, look_at_ports
+from hpcsched.doctor.here import (
+    look_at_folder,
+    look_at_gpus,
+    look_at_group,
+    look_at_limits,
+    look_at_ports,
+)
 from hpcsched.doctor.peers import Peers, finding_of
 from hpcsched.doctor.slurm import look_at_commands
 from hpcsched.errors import CommandError
@@ -44,13 +51,38 @@ def test_on_a_plain_machine_it_says_what_works_and_leaves_nothing(tmp_path: Path
     assert found["fsync"].verdict in (Verdict.OK, Verdict.WARN)
     assert "all-reduce" in found["group of 2 processes here"].said
     assert not list(tmp_path.iterdir())
-
-
-def test_whatever_is_not_well_comes_with_a_cure(tmp_path: Path) -> None:
-    _, found = doctor(tmp_path, clean_environ())
     for one in found.values():
-        assert one.cure or one.verdict is Verdict.OK, one
+        assert one.cure or one.verdict is Verdict.OK, "whatever is not well comes with a cure"
         assert one.said
+
+
+PRETENDS = """
+import torch
+from hpcsched.doctor import allreduce
+allreduce.NUM_BYTES, allreduce.GPU_BACKEND = 1 << 10, "gloo"
+allreduce.gpu_of = lambda local_rank: torch.device("cpu") if local_rank in {gpus} else None
+allreduce.main()
+"""
+"""A rank whose GPU is played by the CPU, and NCCL by gloo."""
+
+
+def test_two_ranks_of_which_one_has_a_gpu_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    script = PRETENDS.format(gpus={1})
+    python.write_text(f"#!/bin/sh\n[ $1 = -c ] && exit 0\nexec {sys.executable} -P -c '{script}'\n")
+    python.chmod(0o755)
+    (found,) = look_at_group(clean_environ(), str(python))
+    assert found.verdict is Verdict.OK, found
+    everybody, _, with_gpu = found.said.partition("; ")
+    assert everybody.startswith("2 ranks by gloo formed in")
+    assert with_gpu.startswith("1 rank by gloo formed in"), "by NCCL, that is"
+
+
+def test_one_rank_has_no_bandwidth_and_several_that_of_the_bus() -> None:
+    assert in_words("nccl", 1, 1.25, 0.0) == "1 rank by nccl formed in 1.2 s"
+    assert (
+        in_words("nccl", 4, 1.25, NUM_BYTES / 1e9) == "4 ranks by nccl formed in 1.2 s, all-reduce 1.50 GB/s"
+    )
 
 
 def test_gpus_that_do_not_reach_each_other_are_a_warning_with_the_pairs() -> None:
