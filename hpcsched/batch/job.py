@@ -7,7 +7,8 @@ driver that makes steps of its own, and are set aside here:
   number of nodes goes to sbatch behind submitit's back, so that it waits for one result;
 - its `--signal` goes to all steps, and USR2 would end the ranks: "B:" sends it to the batch shell alone, which is the
   Python process itself because the command begins with `exec`;
-- it requeues on that signal: wanted for span "chain" only; otherwise the driver ends by itself before the job does.
+- it requeues on that signal, and on nothing else: wanted for span "chain" only, where a driver that has suspended itself before the
+  job's end counts as warned; otherwise the driver ends by itself before the job does.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class DriverRun:
         driver = subprocess.Popen([self.python, "-P", "-m", "hpcsched", *words], stdin=subprocess.DEVNULL)
         self._driver = driver
         code = driver.wait()
+        if code == SUSPENDED and self.chain:
+            signal.raise_signal(
+                signal.SIGUSR2
+            )  # submitit's handler queues the job again and ends this process
         if code != 0:
             raise LaunchError(
                 f"{self.run_dir}: the driver ended with code {code}"

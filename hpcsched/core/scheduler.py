@@ -23,6 +23,7 @@ Rules that are decided here and not by policies:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -211,6 +212,22 @@ class Scheduler:
 
     def time_left_s(self) -> float | None:
         return None if self.deadline_s is None else self.deadline_s - self.now
+
+    @property
+    def leaving_s(self) -> float:
+        """From asking all that train to leave until their last checkpoints are complete, as far as measured. O(live trials).
+
+        Before any save was: by the size of the state, and not below what is kept for one before a deadline."""
+        longest_s = max(
+            (
+                self._iteration_s(trial, len(trial.atoms))
+                for trial in self._live.values()
+                if trial.state is TrialState.RUNNING
+            ),
+            default=0.0,
+        )
+        save_s = self._costs.kept_for_saving_s(math.inf)
+        return NEXT_ITERATION * longest_s + save_s + self.settings.timeouts.deadline_margin_s
 
     def restart_cost_s(self, size: int) -> float | None:
         return self._costs.setup_s(size)
@@ -419,7 +436,9 @@ class Scheduler:
         how = ExperimentState.SUSPENDED if later else ExperimentState.FINISHED
         why = f"the allocation ends at {event.at:.6g} s" + (f": {event.why}" if event.why else "")
         self._timer(TimerKind.DEADLINE, self._countdown.limit_s, why)
-        self._leave(how, why, save=True)
+        # A user's stop stays one; it only has no longer than that.
+        if self._ending is None:
+            self._leave(how, why, save=True)
 
     def _shutdown(self, event: ShutdownRequested) -> None:
         how = ExperimentState.SUSPENDED if event.suspend else ExperimentState.FINISHED
@@ -1068,13 +1087,17 @@ class Scheduler:
         if self.is_draining:
             return False
         setup = self._costs.setup_s(size) or 0.0
-        speedup = self._speeds.at(size, self._speeds.span_now(trial, size))
-        iteration = (self._costs.one_atom_iteration_s or 0.0) / speedup
-        if trial is not None and trial.last_iter_s is not None and trial.ran_at:
-            iteration = trial.last_iter_s * self._speeds.at(trial.ran_at, trial.ran_over) / speedup
+        iteration = self._iteration_s(trial, size)
         if self.settings.save_at_deadline:
             iteration *= NEXT_ITERATION
         return left > 0.0 and setup + iteration + self._reserve_s() <= left
+
+    def _iteration_s(self, trial: Trial | None, size: int) -> float:
+        """What its next one may take there: by its last one, else (None: a new trial) by those of others; 0 before any."""
+        speedup = self._speeds.at(size, self._speeds.span_now(trial, size))
+        if trial is not None and trial.last_iter_s is not None and trial.ran_at:
+            return trial.last_iter_s * self._speeds.at(trial.ran_at, trial.ran_over) / speedup
+        return (self._costs.one_atom_iteration_s or 0.0) / speedup
 
     def _ask_for_trials(self) -> None:
         if self._num_requested or self.search_exhausted:

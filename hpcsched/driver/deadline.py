@@ -1,6 +1,6 @@
 """The deadline: the earlier of the file's and the allocation's end less a reserve (span = "allocation").
 
-With span = "chain" the file's deadline alone; the allocation's end is then an interruption.
+With span = "chain" the file's deadline alone; the allocation's end is then an interruption (see `chain`).
 All values are seconds since the experiment began; None is "no limit".
 """
 
@@ -16,8 +16,6 @@ class Limits(msgspec.Struct, frozen=True):
 
     deadline_s: float | None
     """The core's deadline."""
-    allocation_ends_s: float | None
-    """Everybody must be gone by then, less the reserve."""
     why: str
 
 
@@ -27,13 +25,13 @@ def limits(
     """Pure; see the module."""
     if allocation_ends_s is None:
         why = "no deadline" if file_deadline_s is None else "the experiment file's deadline"
-        return Limits(file_deadline_s, None, why)
+        return Limits(file_deadline_s, why)
     last = allocation_ends_s - reserve_s
     if chain:
-        return Limits(file_deadline_s, last, "the experiment file's deadline, over a chain of allocations")
+        return Limits(file_deadline_s, "the experiment file's deadline, over a chain of allocations")
     if file_deadline_s is not None and file_deadline_s <= last:
-        return Limits(file_deadline_s, last, "the experiment file's deadline")
-    return Limits(last, last, f"the allocation's end less {reserve_s:.0f} s of reserve")
+        return Limits(file_deadline_s, "the experiment file's deadline")
+    return Limits(last, f"the allocation's end less {reserve_s:.0f} s of reserve")
 
 
 def reserve_s(spec: ExperimentSpec) -> float:

@@ -20,6 +20,7 @@ import msgspec
 
 from hpcsched import wire
 from hpcsched.channel.server import Arrived, Server
+from hpcsched.config.duration import format_duration
 from hpcsched.config.spec import ExperimentSpec
 from hpcsched.core import actions as act
 from hpcsched.core import events as ev
@@ -28,6 +29,7 @@ from hpcsched.core.ids import TrialId
 from hpcsched.core.scheduler import Scheduler
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.aside import NUM_CHECKS, Aside, Kept
+from hpcsched.driver.chain import Link
 from hpcsched.driver.clerk import Clerk, Times
 from hpcsched.driver.clock import Clock
 from hpcsched.driver.crew import Crew, Effects, picked_text, restart_text, supervisor_peer
@@ -153,6 +155,7 @@ class Loop:
         self._began_at = began_at_unix_s
         self._file_deadline_s = file_deadline_s
         self._allocation_ends_s = allocation_ends_s
+        self._link = Link(reserve_s(spec)) if spec.experiment.span == "chain" else None
         self._spares = SpareKeeper(
             spec, folder, launcher, server, channel, warm=warm, one_node=one_node_spares, note=self._note
         )
@@ -222,6 +225,11 @@ class Loop:
                 if self._state is None:
                     nodes = [name for name in self._nodes if name not in self._down]
                     self._spares.keep(nodes, now, somebody_trains=bool(self._crews))
+            if (
+                self._link is not None
+                and (ending := self._link.ending(now, self._allocation_ends_s, self._scheduler)) is not None
+            ):
+                self._handle(ending)
             self._watch_disk(now)
             self._onlooker.refresh(now)
             self._painter.refresh()
@@ -554,7 +562,11 @@ class Loop:
         if (ends_s is None) == (before is None) and (before is None or abs(ends_s - before) < 2.0):  # type: ignore[operator]  # both are floats here
             return
         self._allocation_ends_s = ends_s
-        self._deadline_changed("the allocation's end has changed", now)
+        if self._link is None:
+            self._deadline_changed("the allocation's end has changed", now)
+        else:
+            left = "no limit" if ends_s is None else format_duration(max(0, round(ends_s - now)))
+            self._note(f"the allocation's end has changed; time left: {left}", now)
 
     def _deadline_changed(self, why: str, now: float) -> None:
         new = limits(

@@ -97,6 +97,32 @@ def test_an_allocation_is_requeued_twice_in_one_experiment(tmp_path: Path, clust
     assert times == sorted(times)
 
 
+@pytest.mark.long
+def test_a_chain_saves_before_its_job_ends_though_nobody_warns_it(tmp_path: Path, cluster: Cluster) -> None:
+    """A job of a minute, of which half is kept in reserve; an iteration takes 4 s, a save 2 s."""
+    slow = {"step_s": 4.0, "save_s": 2.0}
+    job = light_job(
+        tmp_path, [slow] * 2, num_atoms=None, deadline="10m", max_iterations=1000, experiment='span = "chain"',
+        extra='[timeouts]\nreserve = "30s"\n',
+    )  # fmt: skip
+    with cluster.allocation("-N1", "--gres=gpu:2", "-t", "1") as allocation:
+        run = job.start(inside=allocation)
+        assert run.ends() == 75, run.told()
+        assert cluster.job_state(allocation.job_id) == "RUNNING", "soon enough to be queued again"
+        run.check()
+    (warned,) = run.events(ev.AllocationEnding)
+    assert run.status["state"] == "suspended"
+    reported = dict.fromkeys(range(2), 0)
+    saved = dict(reported)
+    for step in run.steps():
+        if isinstance(step.event, ev.ResultReported):
+            reported[step.event.trial_id] = step.event.training_iteration
+        elif isinstance(step.event, ev.CheckpointSaved):
+            saved[step.event.trial_id] = step.event.training_iteration
+            assert step.event.time <= warned.at
+    assert saved == reported, "nothing that was trained is lost"
+
+
 def test_a_longer_time_limit_is_noticed_and_used(tmp_path: Path, cluster: Cluster) -> None:
     job = light_job(
         tmp_path, [LONG] * 4, num_atoms=None, deadline="150s", max_iterations=100_000,
