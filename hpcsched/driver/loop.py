@@ -687,6 +687,7 @@ class Loop:
     def _forget(self, crew: Crew) -> None:
         self._filing.tidy(self._folder.incarnation(crew.trial_id, crew.incarnation))
         del self._crews[(crew.trial_id, crew.incarnation)]
+        self._launcher.forget(crew.trial_id, crew.incarnation)
         self._specs.give_back(crew.spec)
         self._server.forget(crew.rank_peer)
         for node in crew.spec.nodes:

@@ -76,6 +76,7 @@ class SpareKeeper:
 
     def ended(self, number: int, why: str, now: float) -> None:
         """Its step has, or never began."""
+        self._launcher.forget(number, 0)
         if self._spares.lost(number, now):
             self._note(f"spare {number} has ended: {why}", now)
 

@@ -63,7 +63,7 @@ Notify: TypeAlias = Callable[[LaunchNotice], None]
 
 
 class Launcher(Protocol):
-    """Starts and ends the supervisors of incarnations. Every method but the last three returns at once."""
+    """Starts and ends the supervisors of incarnations. Every method but `check` and `close` returns at once."""
 
     def start(self, spec: LaunchSpec) -> None:
         """Bring up the supervisors; `RunFolder.launch_file` has been written."""
@@ -82,6 +82,9 @@ class Launcher(Protocol):
         """End what is left of it; answered by StepEnded (or StepRefused) in any case, also when it had ended before.
 
         To tell the supervisors by the channel is the driver's part; they get a moment to end by themselves."""
+
+    def forget(self, trial_id: int, incarnation: int) -> None:
+        """Nobody asks for it any more: what is kept of it may go, once it has ended."""
 
     def check(self, node: LaunchNode, *, invented: bool) -> str | None:
         """Look again whether GPUs and cores of a node are free and whole, as a supervisor does before its ranks start. Blocks.

@@ -48,6 +48,7 @@ class _Launch:
         self.log = log
         self.process = process
         self.ended: StepEnded | None = None
+        self.is_forgotten = False
         self.done = threading.Event()
 
 
@@ -143,6 +144,24 @@ class LocalLauncher:
                 target=self._kill, args=(launch, self._kill_grace_s), name="hpcsched-kill", daemon=True
             ).start()
 
+    def forget(self, trial_id: int, incarnation: int) -> None:
+        with self._lock:
+            for launch in self._launches.get((trial_id, incarnation), ()):
+                launch.is_forgotten = True
+            self._drop((trial_id, incarnation))
+
+    def _drop(self, ids: tuple[int, int]) -> None:
+        """What is forgotten and has ended; the rest is for `close` to end."""
+        left = [
+            launch
+            for launch in self._launches.get(ids, ())
+            if not (launch.is_forgotten and launch.ended is not None)
+        ]
+        if left:
+            self._launches[ids] = left
+        else:
+            self._launches.pop(ids, None)
+
     def check(self, node: LaunchNode, *, invented: bool) -> str | None:
         argv: tuple[str, ...] = (
             self._python,
@@ -188,6 +207,7 @@ class LocalLauncher:
             launch.ended = StepEnded(
                 *launch.ids, code, tail_of(launch.log) if code else "", (launch.node,) if gone else ()
             )
+            self._drop(launch.ids)
         launch.done.set()
         self._notify(launch.ended)
 

@@ -141,6 +141,7 @@ class _Life:
             run.life = self
         self.cancelled = False
         """Nothing more of it shall be started."""
+        self.is_forgotten = False
         self.done = threading.Event()
         self.final: list[LaunchNotice] = []
 
@@ -276,6 +277,18 @@ class SrunLauncher:
             self._notify(StepEnded(trial_id, incarnation, 0, "nothing was launched", ()))
         else:
             self._thread(self._kill, life)
+
+    def forget(self, trial_id: int, incarnation: int) -> None:
+        with self._lock:
+            life = self._lives.get((trial_id, incarnation))
+            if life is not None:
+                life.is_forgotten = True
+                self._drop(life)
+
+    def _drop(self, life: _Life) -> None:
+        """Its threads keep what they need. Until it is done `close` has to end it."""
+        if life.is_forgotten and life.done.is_set():
+            self._lives.pop(life.ids, None)
 
     def check(self, node: LaunchNode, *, invented: bool) -> str | None:
         if self._stepping.binding == "slurm":
@@ -414,6 +427,7 @@ class SrunLauncher:
                 notices = []
             if over:
                 life.done.set()
+                self._drop(life)
             self._lock.notify_all()
         if refused is not None and not over:
             self._thread(self._kill, life, 0.0)

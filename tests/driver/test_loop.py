@@ -124,3 +124,14 @@ def test_the_end_waits_for_those_who_can_still_say_goodbye(case: Case) -> None:
     case.loop.wind_up()
     assert crew.settled
     assert "kill" not in [name for name, _ in case.outside.calls], "it has been told by the channel"
+
+
+def test_who_cannot_come_back_is_forgotten_by_the_launcher_and_the_channel_too(case: Case) -> None:
+    crew = case.crew("n1")
+    case.loop._forget(crew)
+    assert [args for name, args in case.outside.calls if name == "forget"] == [
+        (0, 1),
+        ("0.1.rank0",),
+        ("0.1.sup.n1",),
+    ]
+    case.loop.wind_up()

@@ -24,7 +24,7 @@ class Told:
         self.notes: list[str] = []
         trial = SimpleNamespace(preload=("datasets",), env=env)
         spec: Any = SimpleNamespace(trial=trial, launcher=SimpleNamespace(spares_per_node=1))
-        launcher: Any = SimpleNamespace(start_spare=self.started.append)
+        launcher: Any = SimpleNamespace(start_spare=self.started.append, forget=lambda *_: None)
         server: Any = SimpleNamespace(send=lambda *_: None)
         folder = RunFolder(root)
         folder.spare_file(0).parent.mkdir()

@@ -388,6 +388,21 @@ def test_no_more_steps_are_under_way_than_allowed(fake: World) -> None:
     assert launcher._pace.num_creating == 0
 
 
+def test_what_is_forgotten_and_over_is_kept_no_more(fake: World) -> None:
+    """A run of a week has a hundred thousand incarnations."""
+    launcher = fake.launcher(Options(max_steps=0))
+    for trial_id in range(2):
+        launcher.start(fake.spec("pass", {"n1": [0]}, trial_id=trial_id))
+    launcher.forget(0, 1)
+    assert set(launcher._lives) == {(0, 1), (1, 1)}, "`close` would have to end it"
+    for trial_id in range(2):
+        launcher.kill(trial_id, 1)
+        fake.driver.one(StepEnded, trial_id=trial_id)
+    assert set(launcher._lives) == {(1, 1)}
+    launcher.forget(1, 1)
+    assert not launcher._lives
+
+
 def test_an_incarnation_that_waits_for_its_turn_is_cancelled_without_an_srun(fake: World) -> None:
     launcher = fake.launcher(pace=PaceLimits(max_creating=1, burst=100))
     slurm_of(fake).set(hang=True)
