@@ -2,6 +2,8 @@
 #SBATCH --job-name=hpcsched-imagenet
 #SBATCH --nodes=8
 #SBATCH --gpus-per-node=4
+#SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --time=02:10:00
 #SBATCH --no-kill
 #SBATCH --signal=B:USR2@120
@@ -9,6 +11,9 @@
 #
 #   IMAGENET=/data/imagenet sbatch jobs/imagenet_resnet50.sh      # from the project's folder; .venv there needs the extra `examples`
 #   sbatch --nodes=16 jobs/imagenet_resnet50.sh
+#
+# --exclusive, --mem=0: all cores and all memory of the nodes. Who asks for GPUs alone gets one core a node at many sites. Where nodes
+# are shared, put --cpus-per-task=N and --mem=N in their place.
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}"
 exec "${HPCSCHED:-.venv/bin/hpcsched}" run jobs/imagenet_resnet50/experiment.toml "$@"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 DEFAULT_TEMPLATE = "plain"
 _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d))?(?::(\d\d))?")
+_GPU_OPTIONS = frozenset({"--gpus-per-node", "--gres", "--gpus", "-G", "--gpus-per-task"})
+_CORE_OPTIONS = frozenset({"--cpus-per-task", "--cpus-per-gpu", "--exclusive", "--mincpus"})
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]&|!()*^~-]+")
 
 
@@ -153,6 +155,18 @@ def directives(request: JobRequest, site: Site) -> list[str]:
         )
     lines = [f"--{name}={_value(name, value)}" for name, value in given if value is not None]
     return [*lines, *(_option(option) for option in (*site.sbatch, *request.sbatch))]
+
+
+def no_cores(script: str) -> str | None:
+    """What is to be said of a script that asks Slurm for GPUs and leaves it open how many cores; None: nothing."""
+    words = [line.split()[1] for line in script.splitlines() if line.startswith("#SBATCH -")]
+    names = {word.partition("=")[0] for word in words}
+    if not names & _GPU_OPTIONS or names & _CORE_OPTIONS or any(word.startswith("-c") for word in words):
+        return None
+    return (
+        "the job asks for GPUs and not for cores: Slurm gives the partition's default, at many sites one core a node. Write "
+        "cpus_per_node and mem into the site's file, or take --template exclusive"
+    )
 
 
 def _value(name: str, value: object) -> str:

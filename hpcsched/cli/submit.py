@@ -74,7 +74,7 @@ def command(
     """
     from hpcsched.batch.prepare import prepare
     from hpcsched.batch.sbatch import sbatch
-    from hpcsched.batch.script import render
+    from hpcsched.batch.script import no_cores, render
     from hpcsched.cli.run import setting_of
 
     run_args = [word for text in settings or () for word in ("--set", text)]
@@ -99,6 +99,9 @@ def command(
         overrides=overrides,
     )
     text = render(prepared.request, prepared.site, template)
+    note = no_cores(text)
+    if note is not None:
+        typer.echo(f"hpcsched: {note}", err=True)
     if dry_run:
         sys.stdout.write(text)
         return

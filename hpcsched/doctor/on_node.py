@@ -23,6 +23,8 @@ class NodeSays(msgspec.Struct, frozen=True):
     sees_folder: bool
     gpus: str
     """What the step shows: CUDA_VISIBLE_DEVICES or its like; "" for nothing."""
+    num_cores: int
+    """That the step may use."""
     open_files: int
     reached: str | None
     """Address of the driver's host that answered."""
@@ -51,6 +53,7 @@ def main() -> None:
         import_s=uptime - ticks / os.sysconf("SC_CLK_TCK"),
         sees_folder=Path(marker).is_file(),
         gpus=gpus,
+        num_cores=len(os.sched_getaffinity(0)),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         reached=reached.address,
         why_not=reached.why,

@@ -24,6 +24,7 @@ from hpcsched.launch.gpurequest import gpu_requests
 from hpcsched.launch.probe import job_gpus_of
 from hpcsched.launch.steps import helper_step
 from hpcsched.launch.versions import abilities_of
+from hpcsched.topology.assemble import too_few_cores
 from hpcsched.topology.slurmtext import parse_version
 
 STEP_S = 120.0
@@ -286,6 +287,7 @@ def _nodes(
             "a step is shown no GPU",
             "name the GPUs in the job's request (--gpus-per-node), also with --exclusive",
         )
+        yield look_at_cores(answers, job_gpus_of(allocation))
     skews = {one.node: max(0.0, before - one.unix_s, one.unix_s - after) for one in answers}
     worst = max(skews, key=lambda node: skews[node])
     if skews[worst] > MOST_SKEW_S:
@@ -320,6 +322,18 @@ def _nodes(
             f"{deaf[0].node} does not reach this node: {deaf[0].why_not}",
             "a firewall between compute nodes: no job over several nodes can work; ask your administrators",
         )
+
+
+def look_at_cores(answers: Sequence[NodeSays], held: Mapping[str, int | None]) -> Finding:
+    """`held`: GPUs of the job on each node."""
+    what = "cores for GPUs"
+    num_gpus = {one.node: held.get(one.node) or 0 for one in answers}
+    short = [one for one in answers if one.num_cores < num_gpus[one.node]]
+    if short:
+        said, _, cure = too_few_cores(short[0].num_cores, num_gpus[short[0].node]).partition(": ")
+        return warn(what, f"on {', '.join(one.node for one in short[:8])} {said}", cure)
+    least = min((one.num_cores // num_gpus[one.node] for one in answers if num_gpus[one.node]), default=0)
+    return ok(what, f"at least {least} a GPU")
 
 
 def _of_each(

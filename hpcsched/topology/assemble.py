@@ -107,12 +107,12 @@ def assemble(
         )
     machine = atoms_of_nodes(tuple(nodes), options.gpus_per_atom, source=_source(facts, rules))
     machine = _with_memory_nodes(machine, facts, warnings)
-    for node in nodes:
-        num_atoms = (
-            sum(atom.node == node.name for atom in machine.atoms) if len(node.cores) < len(node.gpus) else 0
-        )
-        if num_atoms > len(node.cores):
+    for fact, node in zip(facts, nodes, strict=True):
+        num_atoms = sum(atom.node == node.name for atom in machine.atoms)
+        if is_invented and num_atoms > len(node.cores):
             warnings.append(f"{node.name}: {num_atoms} atoms share {len(node.cores)} cores")
+        elif not is_invented and len(fact.cores) < len(node.gpus):
+            warnings.append(f"{node.name}: {too_few_cores(len(fact.cores), len(node.gpus))}")
     for node in nodes:
         unused = len(node.gpus) % options.gpus_per_atom
         if unused and len(node.gpus) > unused:
@@ -222,6 +222,14 @@ def _too_few(fact: NodeFacts, granted: int, without_gpu: Sequence[str]) -> str:
         # Seen on 22.05.8: --gres and --gpus are held against the least of the job's nodes, which is then 0.
         told += f" (in a job with nodes without GPUs Slurm may refuse every GPU step: leave them out with --exclude={','.join(without_gpu[:4])})"
     return told
+
+
+def too_few_cores(num_cores: int, num_gpus: int) -> str:
+    """What is said of a node with fewer cores for the job than GPUs: mostly nobody asked for cores, and got one."""
+    return (
+        f"the job has {num_cores} core{'s' * (num_cores != 1)} for {num_gpus} GPUs, which wait for them: ask for whole nodes "
+        "(sbatch --exclusive --mem=0), or for more cores a node (--cpus-per-task)"
+    )
 
 
 def _source(facts: Sequence[NodeFacts], rules: Sequence[str]) -> str:

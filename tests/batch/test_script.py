@@ -9,12 +9,21 @@ import subprocess
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcsched.batch.prepare import prepare
-from hpcsched.batch.script import JobRequest, directives, parse_job_time, render, slurm_time, template_names
+from hpcsched.batch.script import (
+    JobRequest,
+    directives,
+    no_cores,
+    parse_job_time,
+    render,
+    slurm_time,
+    template_names,
+)
 from hpcsched.batch.sites import Site, load_site
 from hpcsched.errors import InputError
 
@@ -94,6 +103,27 @@ def test_the_options_of_a_site_come_in_its_spelling(tmp_path: Path) -> None:
     assert '--reservation="a course"' in lines
     assert "--gpus-per-node=2" in directives(request(tmp_path), Site(gpus_per_node=2))
     assert not [line for line in directives(request(tmp_path), Site()) if "gpu" in line]
+
+
+@pytest.mark.parametrize(
+    ("site", "template", "sbatch", "is_said"),
+    [
+        (Site(gpus_per_node=4), "plain", (), True),
+        (Site(gpus_per_node=4, gpu_option="gres"), "requeue", (), True),
+        (Site(gpus_per_node=4), "exclusive", (), False),
+        (Site(gpus_per_node=4, cpus_per_node=32), "plain", (), False),
+        (Site(gpus_per_node=4, sbatch=("--cpus-per-gpu=8",)), "plain", (), False),
+        (Site(gpus_per_node=4), "plain", ("--exclusive",), False),
+        (Site(), "plain", (), False),
+    ],
+)
+def test_a_job_with_gpus_that_asks_for_no_cores_is_told(
+    tmp_path: Path, site: Site, template: str, sbatch: tuple[str, ...], is_said: bool
+) -> None:
+    text = render(msgspec.structs.replace(request(tmp_path), sbatch=sbatch), site, template)
+    told = no_cores(text)
+    assert (told is not None) == is_said
+    assert told is None or "--template exclusive" in told
 
 
 def test_a_requeued_job_goes_on_and_a_plain_one_is_never_requeued(tmp_path: Path) -> None:

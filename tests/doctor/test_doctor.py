@@ -20,8 +20,9 @@ from hpcsched.doctor.here import (
     look_at_limits,
     look_at_ports,
 )
+from hpcsched.doctor.on_node import NodeSays
 from hpcsched.doctor.peers import Peers, finding_of
-from hpcsched.doctor.slurm import look_at_commands
+from hpcsched.doctor.slurm import look_at_commands, look_at_cores
 from hpcsched.errors import CommandError
 from tests.support.cluster import Cluster, slurmbox
 from tests.support.e2e import clean_environ
@@ -190,6 +191,19 @@ def test_a_controller_that_is_away_is_a_failure() -> None:
         return "slurm 22.05.8"
 
     assert [one.verdict for one in look_at_commands({}, answer)] == [Verdict.OK, Verdict.FAIL]  # type: ignore[arg-type]
+
+
+def test_fewer_cores_than_gpus_are_a_warning_with_both_numbers_and_a_cure() -> None:
+    def node(name: str, num_cores: int) -> NodeSays:
+        return NodeSays(name, 0.0, "3.11", 0.1, True, "0,1", num_cores, 1024, "10.0.0.1", "")
+
+    held = {"n1": 4, "n2": 4, "n3": None}
+    bad = look_at_cores([node("n1", 64), node("n2", 1), node("n3", 1)], held)
+    assert bad.verdict is Verdict.WARN
+    assert "on n2 the job has 1 core for 4 GPUs" in bad.said
+    assert "--exclusive" in bad.cure
+    good = look_at_cores([node("n1", 64), node("n2", 32), node("n3", 1)], held)
+    assert (good.verdict, good.said) == (Verdict.OK, "at least 8 a GPU")
 
 
 def test_a_line_has_its_cure_below() -> None:

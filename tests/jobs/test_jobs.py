@@ -55,6 +55,7 @@ def test_every_job_has_a_script_for_slurm_that_runs_its_file(file: Path) -> None
     assert os.access(script, os.X_OK)
     assert "#SBATCH --no-kill" in text
     assert "#SBATCH --signal=B:USR2@" in text
+    assert "#SBATCH --exclusive\n#SBATCH --mem=0\n" in text, "GPUs alone come with one core a node"
     assert f"run jobs/{file.parent.name}/experiment.toml" in text
     assert re.search(r"^exec ", text, re.MULTILINE), "so that the warning reaches the driver"
     subprocess.run(["bash", "-n", str(script)], check=True)

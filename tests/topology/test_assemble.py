@@ -138,9 +138,19 @@ def test_the_driver_takes_no_core_when_the_atoms_would_go_without() -> None:
 
 
 def test_fewer_cores_than_atoms_are_shared_and_it_is_said() -> None:
-    made = assemble([facts(cores=(0, 1))], MachineOptions())
+    made = assemble([facts(num_gpus=0, cores=(0, 1))], MachineOptions(gpus_per_node=4))
     assert [atom.cores for atom in made.machine.atoms] == [(0,), (1,), (0,), (1,)]
     assert "n1: 4 atoms share 2 cores" in made.warnings
+
+
+@pytest.mark.parametrize("gpus_per_atom", [1, 4])
+def test_fewer_cores_than_gpus_are_told_with_both_numbers_and_a_cure(gpus_per_atom: int) -> None:
+    """As in a job that asked for GPUs alone."""
+    made = assemble([facts(cores=(0,))], MachineOptions(gpus_per_atom=gpus_per_atom))
+    (told,) = made.warnings
+    assert told.startswith("n1: the job has 1 core for 4 GPUs")
+    assert "--exclusive --mem=0" in told
+    assert not assemble([facts(cores=(0, 1, 2, 3))], MachineOptions()).warnings
 
 
 def test_invented_gpus_need_to_be_asked_for() -> None:
@@ -192,7 +202,9 @@ def test_a_node_whose_gpus_steps_cannot_have_is_named_with_the_way_out() -> None
 def test_what_many_nodes_say_is_said_once() -> None:
     nodes = [facts(f"n{i}", cores=(0, 1)) for i in range(6)]
     made = assemble(nodes, MachineOptions())
-    assert "n0, n1, n2, n3 and 2 more: 4 atoms share 2 cores" in made.warnings
+    assert any(
+        told.startswith("n0, n1, n2, n3 and 2 more: the job has 2 cores for 4 GPUs") for told in made.warnings
+    )
     assert "no switches are known: all nodes count as one hop apart" in made.warnings
 
 
