@@ -1109,7 +1109,9 @@ class Scheduler:
             return
         if not self._ledger.num_free or not self._deadline_allows(None, 1):
             return
-        num = self._policy.num_wanted(self)
+        # Whose launch was refused waits for as many atoms as it had: they are no newcomers', or an outage would fill the search with
+        # trials that never began.
+        num = self._policy.num_wanted(self) - sum(trial.last_num_atoms for trial in self._refused.values())
         if missing is not None:
             num = min(num, missing)
         if num > 0:

@@ -38,6 +38,7 @@ from hpcsched.driver.diverged import Diverged
 from hpcsched.driver.filing import Filing
 from hpcsched.driver.painter import Painter
 from hpcsched.driver.ports import Ports
+from hpcsched.driver.presence import Presence
 from hpcsched.driver.private import write_private
 from hpcsched.driver.sparekeeper import SpareKeeper
 from hpcsched.driver.specmaker import SpecMaker
@@ -159,6 +160,7 @@ class Loop:
         self._spares = SpareKeeper(
             spec, folder, launcher, server, channel, warm=warm, one_node=one_node_spares, note=self._note
         )
+        self._presence = Presence()
         self._suspects = Suspects()
         self._aside = Aside()
         self._timers = Timers()
@@ -209,6 +211,7 @@ class Loop:
             if round_at - last_round > STOPPED_AFTER_S:
                 for crew in self._crews.values():
                     crew.forgive_silence(round_at - last_round)
+                self._presence.forgive(round_at - last_round)
             last_round = round_at
             now = self._clock.now()
             for fired in self._timers.due(now):
@@ -217,14 +220,7 @@ class Loop:
                 round_at - last_look >= LOOK_S
             ):  # not each round: a thousand crews cost more than the round itself
                 last_look = round_at
-                for crew in list(self._crews.values()):
-                    if (effects := crew.tick(now)) is not None:
-                        self._effect(crew, effects)
-                    if crew.settled:
-                        self._forget(crew)
-                if self._state is None:
-                    nodes = [name for name in self._nodes if name not in self._down]
-                    self._spares.keep(nodes, now, somebody_trains=bool(self._crews))
+                self._look(now)
             if (
                 self._link is not None
                 and (ending := self._link.ending(now, self._allocation_ends_s, self._scheduler)) is not None
@@ -234,6 +230,18 @@ class Loop:
             self._onlooker.refresh(now)
             self._painter.refresh()
         return self._state or ExperimentState.SUSPENDED
+
+    def _look(self, now: float) -> None:
+        """Crews, nodes and spares: what has become of them while nothing came in."""
+        for crew in list(self._crews.values()):
+            if (effects := crew.tick(now)) is not None:
+                self._effect(crew, effects)
+            if crew.settled:
+                self._forget(crew)
+        self._lose_nodes(now)
+        if self._state is None:
+            nodes = [name for name in self._nodes if name not in self._down]
+            self._spares.keep(nodes, now, somebody_trains=bool(self._crews))
 
     def _watch_disk(self, now: float) -> None:
         """While the journal stalls, trials train on and decisions wait. The deadline does not wait for a disk.
@@ -319,6 +327,8 @@ class Loop:
 
     def _take(self, item: object, *, handle: bool = True) -> None:
         now = self._clock.now()
+        if isinstance(item, Arrived) and (node := getattr(item.message, "node", None)) is not None:
+            self._presence.heard(node, max(self._clock.of(item.at), self._last_time))
         match item:
             case ib.Durable(n=n):
                 self._perform_until(n)
@@ -524,12 +534,17 @@ class Loop:
             self._handle(ev.MachineChanged(time=now, up=kept.atoms, why=text))
 
     def _watch_nodes(self, crew: Crew, now: float, handle: bool) -> None:
-        """A node whose every supervisor is silent is not used until it is heard of again."""
-        if not handle or not crew.closed:
+        """A node of which nothing is heard any more, trials and spares alike, is not used until it is heard of again."""
+        if not handle or not crew.closed or self._local:
             return
         for name in crew.silent_nodes:
-            if name not in self._down and not self._local:
-                self._node_lost(name, "its supervisor is silent", now)
+            if name not in self._down:
+                self._presence.missed(name, now)
+        self._lose_nodes(now)
+
+    def _lose_nodes(self, now: float) -> None:
+        for name in self._presence.lost(now):
+            self._node_lost(name, "nothing is heard from it", now)
 
     def _node_lost(self, node: str, why: str, now: float) -> None:
         if node in self._nodes and node not in self._down:
@@ -633,6 +648,11 @@ class Loop:
         tell_sampler(self._sampler, self._scheduler, event, self._told)
 
     def _start(self, action: act.StartTrial, now: float) -> None:
+        nodes = {self._machine.atoms[atom].node for atom in action.placement.atoms}
+        if (known_at := self._presence.doubtful_until(nodes)) is not None:
+            why = "nothing is heard from a node of its placement"
+            self._refuse(action, now, why, again_s=max(0.0, known_at - now) + 2 * LOOK_S)
+            return
         try:
             spec = self._specs.make(action)
         except LaunchError as error:
@@ -655,14 +675,14 @@ class Loop:
         else:
             self._launcher.adopt(spec, spares)
 
-    def _refuse(self, action: act.StartTrial, now: float, why: str) -> None:
+    def _refuse(self, action: act.StartTrial, now: float, why: str, again_s: float = REFUSED_AGAIN_S) -> None:
         """Nothing of it was started; the core tries again."""
         self._handle(
             ev.LaunchRefused(
                 time=now,
                 trial_id=action.trial_id,
                 incarnation=action.incarnation,
-                retry_at=now + REFUSED_AGAIN_S,
+                retry_at=now + again_s,
                 why=why,
             )
         )

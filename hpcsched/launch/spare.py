@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from hpcsched.channel.client import Client
+from hpcsched.launch.pulse import Pulse
 from hpcsched.launch.supervisor import (
     GOODBYE_LIMIT_S,
     PR_SET_CHILD_SUBREAPER,
@@ -33,10 +34,17 @@ from hpcsched.wire import Heartbeat, KillRanks, SpareReady, SupervisorGoodbye, S
 log = logging.getLogger("hpcsched.spare")
 
 
-def wait_for_trial(spec: SpareSpec, node: str, client: Client, zygote: ZygoteProcess) -> str | None:
+HUNG_AFTER_S = 10.0
+"""A main thread away for longer takes no trial: no heartbeat says then that it would."""
+
+
+def wait_for_trial(
+    spec: SpareSpec, node: str, client: Client, zygote: ZygoteProcess, pulse: Pulse
+) -> str | None:
     """The launch file of the trial to take, or None: end."""
     told_ready = False
     while True:
+        pulse.came_round()
         message = client.receive(spec.heartbeat_s if told_ready else 0.05)
         match message:
             case TakeTrial(launch_file=launch_file):
@@ -57,8 +65,6 @@ def wait_for_trial(spec: SpareSpec, node: str, client: Client, zygote: ZygotePro
                     spec.number, 0, node=node, pid=zygote.pid, cold=ready.cold, preload_s=ready.preload_s
                 )
             )
-        if told_ready or message is None:
-            client.send(Heartbeat(spec.number, 0, node=node))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             cores=tuple(sorted(os.sched_getaffinity(0))),
         )
     )
-    launch_file = wait_for_trial(spec, node, client, zygote)
+    beat = Heartbeat(spec.number, 0, node=node)
+    pulse = Pulse(lambda: client.send(beat), spec.heartbeat_s, hung_after_s=HUNG_AFTER_S)
+    pulse.start()
+    launch_file = wait_for_trial(spec, node, client, zygote, pulse)
+    pulse.stop()
     client.send(SupervisorGoodbye(spec.number, 0, node=node, exits={}))
     client.close(GOODBYE_LIMIT_S if launch_file is None else 0.5)
     if launch_file is None:

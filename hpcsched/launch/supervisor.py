@@ -3,7 +3,8 @@
 `python -m hpcsched.launch.supervisor LAUNCH_FILE [--node NAME] [--slurm-picks]`
 
 Theory. The supervisor is a small machine with one queue. Three things come in: the end of a child (SIGCHLD), a word of
-the driver (a thread that waits on the channel), and time. Its phases go one way::
+the driver (a thread that waits on the channel), and time. Heartbeats come from a thread of their own, from the hello to the goodbye
+(what they say: `pulse`). Its phases go one way::
 
     CHECKING -> RUNNING -> ENDING -> gone
          \\-> refused (nothing was started)
@@ -32,6 +33,7 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -48,6 +50,7 @@ from hpcsched.launch.checks import check_node
 from hpcsched.launch.devices import MismatchError, rank_cores
 from hpcsched.launch.environment import rank_environment
 from hpcsched.launch.processes import CLEANER_S, CleanersLast, descendants, is_cleaner, kill_process
+from hpcsched.launch.pulse import Pulse
 from hpcsched.launch.still import Watch
 from hpcsched.launch.tails import LONG_TAIL_BYTES, gpu_failure_in, tail_of, tells_out_of_memory
 from hpcsched.launch.zygote import Fork, script_of
@@ -80,8 +83,12 @@ KILL_AGAIN_S = (0.005, 0.5)
 CLEANER_LOOK_S = 0.05
 """Between two looks at those who clean up after the ranks."""
 PROGRESS_BEATS = 5
-"""The driver hears where the ranks are after so many heartbeats."""
+"""The driver hears where the ranks are each so many heartbeats' time."""
 RANK_EXEC = Path(__file__).with_name("rank_exec.py")
+
+# See `spawn_rank`. Both are documented beside `subprocess.Popen`.
+subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]
+subprocess._USE_VFORK = False  # type: ignore[misc]
 
 
 class ChildEnded:
@@ -151,11 +158,19 @@ class Supervisor:
         with contextlib.suppress(OSError):
             self._board = Board(len(node.gpus))
         self._watch = Watch()
+        beat = Heartbeat(spec.trial_id, spec.incarnation, node=node.node)
+        self._pulse = Pulse(lambda: client.send(beat), spec.heartbeat_s)
 
     # ---- the life
 
     def run(self) -> int:
         """To the end; the exit code."""
+        try:
+            return self._run()
+        finally:
+            self._pulse.stop()
+
+    def _run(self) -> int:
         ids = (self._spec.trial_id, self._spec.incarnation)
         self._catch_signals()
         threading.Thread(target=self._listen, name="hpcsched-listen", daemon=True).start()
@@ -176,16 +191,19 @@ class Supervisor:
             self._client.close(GOODBYE_LIMIT_S)
             return 3
         self._client.send(self._hello(devices or (), cores))
+        self._pulse.start()
         if not self._client.wait_connected(FIRST_CONTACT_S):
             log.error(
                 "no driver at %s within %g s; nothing was started",
                 ", ".join(self._spec.channel.endpoints),
                 FIRST_CONTACT_S,
             )
+            self._pulse.stop()
             self._client.close(0)
             return 3
         if self._told_to_go():
             log.info("told to go before the ranks were started")
+            self._pulse.stop()
             self._client.send(SupervisorGoodbye(*ids, node=self._node.node, exits={}))
             self._client.close(GOODBYE_LIMIT_S)
             return 1
@@ -197,6 +215,7 @@ class Supervisor:
             self._end_everything("refused")
             while self._phase is not Phase.GONE:
                 self._step()
+            self._pulse.stop()
             self._client.send(
                 SupervisorRefuses(*ids, node=self._node.node, problem=refusal.problem, why=str(refusal))  # type: ignore[arg-type]  # as above
             )
@@ -207,19 +226,21 @@ class Supervisor:
                 *ids, node=self._node.node, pids={rank.rank: rank.pid for rank in self._ranks.values()}
             )
         )
-        next_heartbeat = time.monotonic()
-        num_beats = 0
+        period_s = self._spec.heartbeat_s
+        next_look = time.monotonic()
+        next_progress = next_look + PROGRESS_BEATS * period_s
         while self._phase is not Phase.GONE:
+            self._pulse.came_round()
             now = time.monotonic()
-            if now >= next_heartbeat:
-                self._client.send(Heartbeat(*ids, node=self._node.node))
-                num_beats += 1
-                if num_beats % PROGRESS_BEATS == 0:
-                    self._tell_progress(now)
-                # After a pause of the whole machine one heartbeat is enough.
-                next_heartbeat = max(next_heartbeat + self._spec.heartbeat_s, now)
-            self._watch_driver(now)
-            self._step(max(0.0, next_heartbeat - now))
+            if now >= next_progress:
+                self._tell_progress(now)
+                next_progress = now + PROGRESS_BEATS * period_s
+            if now >= next_look:
+                self._watch_driver(now)
+                # After a pause of the whole machine one look is enough.
+                next_look = max(next_look + period_s, now)
+            self._step(max(0.0, next_look - now))
+        self._pulse.stop()
         exits = {rank.rank: rank.code for rank in self._ranks.values() if rank.code is not None}
         self._client.send(SupervisorGoodbye(*ids, node=self._node.node, exits=exits))
         delivered = self._client.close(GOODBYE_LIMIT_S if self._save_until is None else 1.0)
@@ -501,21 +522,25 @@ class Supervisor:
 
 
 def spawn_rank(command: Sequence[str], env: Mapping[str, str], cores: Sequence[int], log_file: Path) -> int:
-    """Start a rank as a child of this process; its pid. Raises OSError."""
+    """Start a rank as a child of this process; its pid. Raises OSError.
+
+    Files may take their time, on a shared file system many seconds, and the heartbeats go on: `os.posix_spawn` and a `vfork` hold
+    Python's lock until the child has opened its log and become the program, so the log is opened here, and the child is forked.
+    """
     argv = [
         sys.executable, "-I", "-S", str(RANK_EXEC), str(os.getpid()), ",".join(map(str, cores)), *command,
     ]  # fmt: skip
-    return os.posix_spawn(
-        sys.executable,
-        argv,
-        env,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsigmask=(signal.SIGTERM, signal.SIGINT),  # blocked until it ignores them
-    )
+    output = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # until it ignores them
+    try:
+        process = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, close_fds=False, restore_signals=False
+        )  # fmt: skip
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(output)
+    process.returncode = 0  # it is reaped here, not by `subprocess`
+    return process.pid
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -69,6 +69,16 @@ def test_a_new_life_of_the_driver_asks_again_for_what_was_not_answered() -> None
     assert talk.send(ExperimentResumed(3.0, talk.machine, None)) == ["StartTrial 0.2 on 0", "RequestTrial 4"]
 
 
+def test_the_atoms_of_a_refused_launch_are_no_reason_to_ask_for_new_trials() -> None:
+    """Else an outage of Slurm would fill the search with trials that never began."""
+    talk = Talk(settings(), atoms=2)
+    talk.submit()
+    talk.submit()
+    assert talk.refused(0, 9.0) == []
+    assert talk.refused(1, 9.0) == []
+    assert talk.exited(1) == []
+
+
 def test_when_the_search_is_exhausted_and_everybody_has_ended_it_finishes() -> None:
     talk = running(Talk(settings(max_iterations=1), atoms=1))
     talk.result(0, 1, 0.7)

@@ -350,6 +350,23 @@ def test_heartbeats_go_on_while_a_rank_trains(driver: FakeDriver, running: Runni
     driver.one(SupervisorGoodbye)
 
 
+def test_heartbeats_come_while_the_ranks_are_being_started(driver: FakeDriver, running: Running) -> None:
+    """A log that cannot be opened yet, as on a file system that does not answer: a fifo without a reader."""
+    spec = driver.spec("pass", num_ranks=2, heartbeat_s=0.05)
+    log = driver.folder.rank_log(spec.trial_id, spec.incarnation, 1)
+    os.mkfifo(log)
+    process = running.start(driver, spec)
+    driver.one(SupervisorHello)
+    driver.wait_log(spec, "", rank=0)
+    driver.wait_for(Heartbeat, num=len(driver.all_of(Heartbeat)) + 4)
+    assert not driver.all_of(RanksStarted)
+    reader = os.open(log, os.O_RDONLY)
+    driver.one(RanksStarted)
+    assert driver.one(SupervisorGoodbye).exits == {0: 0, 1: 0}
+    os.close(reader)
+    assert process.wait(LIMIT_S) == 0
+
+
 def test_the_driver_hears_where_the_ranks_are(driver: FakeDriver, running: Running) -> None:
     script = (
         "import os, time\nfrom hpcsched.progress import Phase, Slot\n"
