@@ -426,7 +426,7 @@ class _Life:
             began_at_unix_s=began_at,
             file_deadline_s=file_deadline,
             allocation_ends_s=ends_s,
-            warm=spec.launcher.warm and spec.launcher.mpi == "none" and spec.launcher.binding == "overlap",
+            warm=spec.launcher.warm and spec.launcher.mpi == "none",
             one_node_spares=any(fact.slingshot for fact in probed.facts),
             first_n=0 if past is None else past.last_n,
             told={} if past is None else past.told,

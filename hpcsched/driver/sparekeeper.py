@@ -37,7 +37,7 @@ class SpareKeeper:
         one_node: bool,
         note: Callable[[str, float], None],
     ) -> None:
-        """`warm`: there are to be any. `one_node`: each serves alone, for its ranks cannot talk to those of another step. `note`: into
+        """`warm`: there are to be any, where the launcher can keep them. `one_node`: each serves alone, for its ranks cannot talk to those of another step. `note`: into
         the log and to whoever looks on."""
         self._folder = folder
         self._launcher = launcher
@@ -46,12 +46,13 @@ class SpareKeeper:
         self._preload = spec.trial.preload
         self._env = spec.trial.env
         cold = environment_fits(self._env, self._env)
-        self._warm = warm and cold is None
+        self._warm = warm and launcher.keeps_spares and cold is None
         self._untold = [f"trials start cold: {cold}"] if warm and cold is not None else []
         """What the log has still to say, once."""
         self._one_node = one_node
         self._apart_is_told = False
         self._spares = Spares(spec.launcher.spares_per_node)
+        self._start_limit_s = spec.timeouts.start
         self._note = note
 
     def says(self, arrived: Arrived, now: float) -> None:
@@ -88,6 +89,13 @@ class SpareKeeper:
             return
         for number in self._spares.silent(now, SILENT_AFTER_S):
             self._end(number)
+        for number, node in self._spares.late(now, self._start_limit_s):
+            self._end(number)
+            self._note(
+                f"spare {number} on {node} was not ready within {self._start_limit_s:.6g} s ([timeouts] start) and is ended; "
+                "trials there start cold",
+                now,
+            )
         if not somebody_trains:
             return  # there is nothing yet (or any more) to be ready for
         for number, node in self._spares.missing(nodes, now):

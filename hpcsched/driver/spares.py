@@ -24,6 +24,7 @@ class SpareState(enum.Enum):
 class _Spare(msgspec.Struct):
     number: int
     node: str
+    started_at: float
     state: SpareState = SpareState.STARTING
     heard_at: float = 0.0
 
@@ -57,7 +58,7 @@ class Spares:
             if failures is not None and now < failures.not_before:
                 continue
             for _ in range(self._per_node - num_waiting.get(node, 0)):
-                self._waiting[self._next] = _Spare(self._next, node, heard_at=now)
+                self._waiting[self._next] = _Spare(self._next, node, now, heard_at=now)
                 wanted.append((self._next, node))
                 self._next += 1
         return wanted
@@ -115,6 +116,17 @@ class Spares:
         for number in numbers:
             self.lost(number, now)
         return numbers
+
+    def late(self, now: float, limit_s: float) -> list[tuple[int, str]]:
+        """(number, node) of spares that have not preloaded so long after their start, heard of or not: as `silent`."""
+        late = [
+            (spare.number, spare.node)
+            for spare in self._waiting.values()
+            if spare.state is SpareState.STARTING and now - spare.started_at > limit_s
+        ]
+        for number, _ in late:
+            self.lost(number, now)
+        return late
 
     def drop_all(self) -> list[tuple[int, str]]:
         """(number, node) of all that wait: no more are needed."""

@@ -65,6 +65,10 @@ Notify: TypeAlias = Callable[[LaunchNotice], None]
 class Launcher(Protocol):
     """Starts and ends the supervisors of incarnations. Every method but `check` and `close` returns at once."""
 
+    @property
+    def keeps_spares(self) -> bool:
+        """Whether a spare can wait beside trials. Not where a step holds the GPUs that it is shown."""
+
     def start(self, spec: LaunchSpec) -> None:
         """Bring up the supervisors; `RunFolder.launch_file` has been written."""
 

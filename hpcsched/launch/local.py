@@ -73,6 +73,10 @@ class LocalLauncher:
         self._lock = threading.Lock()
         self._closing = False
 
+    @property
+    def keeps_spares(self) -> bool:
+        return True
+
     def start(self, spec: LaunchSpec) -> None:
         """One supervisor for each node of the placement (usually one: this computer)."""
         mpi = spec.mpi != "none"

@@ -209,6 +209,10 @@ class SrunLauncher:
 
     # ---- Launcher
 
+    @property
+    def keeps_spares(self) -> bool:
+        return self._stepping.binding == "overlap"
+
     def start(self, spec: LaunchSpec) -> None:
         try:
             steps = self._stepping.trial(spec, str(self._folder.launch_file(spec.trial_id, spec.incarnation)))

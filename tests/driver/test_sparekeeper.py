@@ -23,8 +23,16 @@ class Told:
         self.started: list[SpareSpec] = []
         self.notes: list[str] = []
         trial = SimpleNamespace(preload=("datasets",), env=env)
-        spec: Any = SimpleNamespace(trial=trial, launcher=SimpleNamespace(spares_per_node=1))
-        launcher: Any = SimpleNamespace(start_spare=self.started.append, forget=lambda *_: None)
+        spec: Any = SimpleNamespace(
+            trial=trial, launcher=SimpleNamespace(spares_per_node=1), timeouts=SimpleNamespace(start=300.0)
+        )
+        self.killed: list[int] = []
+        launcher: Any = SimpleNamespace(
+            start_spare=self.started.append,
+            forget=lambda *_: None,
+            kill=lambda number, _: self.killed.append(number),
+            keeps_spares=options.pop("keeps_spares", True),
+        )
         server: Any = SimpleNamespace(send=lambda *_: None)
         folder = RunFolder(root)
         folder.spare_file(0).parent.mkdir()
@@ -92,3 +100,24 @@ def test_elsewhere_the_spares_of_several_nodes_serve_one_trial(tmp_path: Path) -
     told.ready()
     assert told.keeper.give(incarnation_on("n1", "n2"), 4.0) == [0, 1]
     assert not told.notes
+
+
+def test_where_a_step_holds_its_gpus_no_spare_is_started(tmp_path: Path) -> None:
+    assert not Told(tmp_path, {}, keeps_spares=False).started
+
+
+def test_a_spare_that_does_not_get_ready_in_time_is_ended_and_told(tmp_path: Path) -> None:
+    """Though it is heard of: what it imports hangs, say."""
+    told = Told(tmp_path, {})
+    ready = wire.SpareReady(1, 0, node="n2", pid=1, cold=None, preload_s=1.0)
+    told.keeper.says(Arrived("1.0.sup.n2", ready, 3.0), 3.0)
+    for number, node in ((0, "n1"), (1, "n2")):
+        told.keeper.says(
+            Arrived(f"{number}.0.sup.{node}", wire.Heartbeat(number, 0, node=node), 302.0), 302.0
+        )
+    told.keeper.keep(["n1", "n2"], 302.0, somebody_trains=True)
+    assert told.killed == [0]
+    assert told.notes == [
+        "spare 0 on n1 was not ready within 300 s ([timeouts] start) and is ended; trials there start cold"
+    ]
+    assert [spec.number for spec in told.started] == [0, 1]

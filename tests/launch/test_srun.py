@@ -198,6 +198,14 @@ def test_binding_slurm_takes_what_slurm_picks(world: World) -> None:
         assert len(hello.devices) == 2
 
 
+@pytest.mark.parametrize(("version", "spares"), [("21.08.5", False), ("22.05.8", True)])
+def test_spares_wait_only_where_steps_share_their_gpus(tmp_path: Path, version: str, spares: bool) -> None:
+    """Whatever the experiment file asks for."""
+    with fake_world(tmp_path / "run", version=version) as world:
+        assert world.launcher(Options(binding="overlap")).keeps_spares is spares
+        assert not world.launcher(Options(binding="slurm")).keeps_spares
+
+
 # ---- failures: nodes and the controller
 
 

@@ -61,6 +61,8 @@ class Written:
 class Told:
     """What the loop has said to its peers and asked of the launcher."""
 
+    keeps_spares = True
+
     def __init__(self) -> None:
         self.sent: list[tuple[str, wire.FromDriver]] = []
         self.started: list[LaunchSpec] = []
