@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcsched.driver import inbox as ib
 from hpcsched.driver.keeper import Chore
@@ -85,8 +85,10 @@ def ask_for_the_end(
     )
 
 
-def try_nodes(loop: Loop, environ: Mapping[str, str], put: Callable[[object], None]) -> Chore:
-    watch = NodeWatch(lambda node: step_runs_on(node, environ, run_command))
+def try_nodes(
+    loop: Loop, environ: Mapping[str, str], put: Callable[[object], None], *, srun_args: Sequence[str]
+) -> Chore:
+    watch = NodeWatch(lambda node: step_runs_on(node, environ, run_command, srun_args=srun_args))
 
     def look() -> None:
         for node in watch.back(sorted(loop.down_nodes), time.monotonic()):

@@ -494,7 +494,8 @@ class _Life:
         ]
         if self._allocation is not None:
             chores.append(ask_for_the_end(self._allocation, self._environ, put))
-            chores.append(try_nodes(loop, self._environ, put))
+            srun_args = self._spec.launcher.srun_args
+            chores.append(try_nodes(loop, self._environ, put, srun_args=srun_args))
         return chores
 
     def _lease_trouble(self, error: OSError | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -43,11 +43,13 @@ class NodeWatch:
         return found
 
 
-def step_runs_on(node: str, environ: Mapping[str, str], run_command: RunCommand) -> bool:
-    """Whether an empty step of this job runs on `node`: what a trial needs, and no less."""
+def step_runs_on(
+    node: str, environ: Mapping[str, str], run_command: RunCommand, *, srun_args: Sequence[str]
+) -> bool:
+    """Whether an empty step of this job runs on `node`: what a trial needs, and no less. `srun_args`: the site's."""
     argv = (
         "srun", "--overlap", "-N1", "-n1", "-w", node, "--gres=none", "--cpu-bind=none", "--mpi=none", "--wait=0",
-        "--input=none", "true",
+        "--input=none", *srun_args, "true",
     )  # fmt: skip
     try:
         run_command(argv, timeout_s=STEP_LIMIT_S, env=step_environment(environ))

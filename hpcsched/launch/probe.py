@@ -27,7 +27,11 @@ from hpcsched.topology.machine import Machine
 
 PROBE_TIMEOUT_S = 90.0
 ALONE_AT_MOST = 16
-"""So many nodes are asked one by one when a step over several did not answer."""
+"""So many nodes are asked alone in vain, in all ways there are, when they did not answer among others."""
+REFUSED_AT_MOST = 256
+"""So many steps may be refused while it is found out by halves which nodes are why."""
+REFUSED_FIRST = 20
+"""As long as no node has answered at all, so many: one dead node among a million would have been found."""
 
 
 class Probed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,33 +150,51 @@ def _ask_nodes(
     env = inherited | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "SLURM_JOB_ID": allocation.job_id}
     answers: dict[str, NodeFacts] = {}
     refusals: dict[str, str] = {}
+    alone: dict[str, str] = {}
+    num_refused = 0
 
-    def ask(nodes: Sequence[str], gpus: str | None) -> None:
+    def ask(nodes: Sequence[str], gpus: str | None) -> bool:
+        """False: it took too long."""
+        nonlocal num_refused
+        in_time = True
         argv = probe_argv(nodes, gpus, python=python, srun_args=srun_args)
         try:
             text = run_command(argv, timeout_s=timeout_s, env=env)
         except CommandError as error:
             text = error.stdout
-            why = reason_of(error)
+            reason = reason_of(error)
+            in_time = error.returncode is not None
+            num_refused += 1
             for node in nodes:
-                refusals.setdefault(node, why)
+                (refusals if len(nodes) > 1 else alone).setdefault(node, reason)
         for fact in parse_answers(text):
             answers.setdefault(fact.node, fact)
+        return in_time
+
+    def ask_all(nodes: Sequence[str], gpus: str | None) -> None:
+        """One dead node refuses the step to all: they are asked by halves then."""
+        in_time = ask(nodes, gpus)
+        left = [node for node in nodes if node not in answers]
+        if len(left) < 2 or not in_time:
+            return
+        middle = len(left) // 2
+        for half in (left[:middle], left[middle:]):
+            if num_refused < (REFUSED_AT_MOST if answers else REFUSED_FIRST):
+                ask_all(half, gpus)
 
     job_gpus = job_gpus_of(allocation)
     known = [node for node in allocation.nodes if job_gpus[node] is not None]
     unknown = [node for node in allocation.nodes if job_gpus[node] is None]
     for request in gpu_requests(known, {node: job_gpus[node] or 0 for node in known}):
-        ask(request.nodes, request.option)
+        ask_all(request.nodes, request.option)
     if unknown:
-        ask(unknown, None)
-    # One dead node refuses the step to all; and Slurm's word on a node's GPUs may be wrong.
+        ask_all(unknown, None)
+    # Slurm's word on a node's GPUs may be wrong.
     least = min((num for num in job_gpus.values() if num), default=1)
-    asked_alone = 0
+    in_vain = 0
     for node in allocation.nodes:
-        if node in answers or asked_alone == ALONE_AT_MOST:
+        if node in answers or in_vain == ALONE_AT_MOST:
             continue
-        asked_alone += 1
         num = job_gpus[node]
         # Seen on 22.05.8, in a job whose first node holds 1 GPU and whose second holds 3: a step on the second may ask
         # for no more than 1, however it asks.
@@ -180,17 +202,16 @@ def _ask_nodes(
         for option in (*options, "--gres=none"):
             if node not in answers:
                 ask([node], option)
+        in_vain += node not in answers
     silent = [node for node in allocation.nodes if node not in answers]
+    why = {node: alone.get(node) or refusals.get(node, "no answer") for node in silent}
     if not answers:
         raise AllocationError(
             f"no node of job {allocation.job_id} answered the probe step: "
-            + "; ".join(f"{node}: {refusals.get(node, 'no answer')}" for node in silent[:4])
+            + "; ".join(f"{node}: {why[node]}" for node in silent[:4])
             + ". Try `srun --overlap -N1 -n1 hostname` in this shell."
         )
-    warnings += [
-        f"{node} did not answer the probe step and is left out ({refusals.get(node, 'no answer')})"
-        for node in silent
-    ]
+    warnings += [f"{node} did not answer the probe step and is left out ({why[node]})" for node in silent]
     return tuple(answers.values())
 
 

@@ -107,6 +107,48 @@ def test_a_dead_node_costs_only_itself() -> None:
     )
 
 
+def many(num: int) -> Allocation:
+    return allocation(**{f"n{number}": 4 for number in range(num)})
+
+
+def test_of_many_nodes_that_are_refused_as_a_whole_only_the_dead_ones_are_left_out() -> None:
+    dead = {"n17", "n99"}
+
+    def srun(argv: tuple[str, ...]) -> str:
+        nodes = argv[argv.index("-w") + 1].split(",")
+        if dead.intersection(nodes):
+            raise CommandError(argv, 1, "", "srun: error: Requested node configuration is not available\n")
+        return "".join(answer(node, 4) for node in nodes)
+
+    slurm = SlurmSays({"srun": srun})
+    probed = probe_machine(many(128), MachineOptions(), {}, slurm)
+    assert len(probed.machine.nodes) == 126
+    left_out = [warning.partition(" ")[0] for warning in probed.warnings if "is left out" in warning]
+    assert left_out == ["n17", "n99"]
+    assert len(slurm.asked) < 40
+
+
+def test_where_each_node_answers_only_alone_and_in_another_way_none_is_left_out() -> None:
+    """Slurm's word on their GPUs is wrong."""
+
+    def srun(argv: tuple[str, ...]) -> str:
+        if "--gpus=4" not in argv:
+            raise CommandError(argv, 1, "", "srun: error: Invalid generic resource (gres) specification\n")
+        return answer(argv[argv.index("-w") + 1], 2)
+
+    slurm = SlurmSays({"srun": srun})
+    probed = probe_machine(many(40), MachineOptions(), {}, slurm)
+    assert len(probed.machine.nodes) == 40
+    assert len(slurm.asked) <= 40 + 20
+
+
+def test_a_step_that_takes_too_long_is_not_tried_again_on_halves_of_its_nodes() -> None:
+    slurm = SlurmSays({"--gpus=4": answer("n0", 4), "srun": CommandError(("srun",), None, "", "")})
+    probe_machine(many(2), MachineOptions(), {}, slurm)
+    assert [argv[argv.index("-w") + 1] for argv, _ in slurm.asked][:2] == ["n0,n1", "n0"]
+    assert "--gpus=4" in slurm.asked[1][0]
+
+
 def test_no_answer_at_all_is_an_error_with_the_reason() -> None:
     slurm = SlurmSays({"srun": CommandError(("srun",), 1, "", "srun: error: Invalid account\n")})
     with pytest.raises(AllocationError, match=r"no node of job 7 answered.*n1: srun: error: Invalid account"):
