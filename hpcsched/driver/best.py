@@ -8,6 +8,7 @@ Files are hard links where the file system has them (no second copy of a large m
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -17,14 +18,17 @@ from typing import Any
 
 from hpcsched.runfolder import RunFolder
 
+MANIFEST = "manifest.json"
+"""Every complete checkpoint has one (`runtime.checkpoint`, `runtime.mpi`): it is written last."""
+
 
 def publish_best(
     folder: RunFolder, checkpoint: Path, facts: dict[str, Any], still_ours: Callable[[], bool] = lambda: True
 ) -> None:
     """Make `best/` hold this checkpoint: `checkpoint/` (all its files), `model.pt`, `best.json`.
 
-    Publishing the same checkpoint again changes nothing but `best.json`'s place. Raises OSError (disk full, ...):
-    the old best then still stands. `still_ours` is asked when all is ready: where another driver has taken the run folder over
+    Publishing the same checkpoint again changes nothing but `best.json`'s place. Raises OSError (disk full, the checkpoint is not
+    there, ...): the old best then still stands. `still_ours` is asked when all is ready: where another driver has taken the run folder over
     meanwhile, its best stands.
     """
     name = f".best-{facts['trial_id']}-{facts['incarnation']}-{facts['training_iteration']}"
@@ -42,6 +46,9 @@ def publish_best(
             else:
                 destination.parent.mkdir(parents=True, exist_ok=True)
                 _link_or_copy(source, destination)
+        if not (fresh / "checkpoint" / MANIFEST).exists():  # to list a folder that is not there gives nothing
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise OSError(errno.ENOENT, "the checkpoint is not there, or not whole", str(checkpoint))
         model = checkpoint / "model.pt"
         if model.exists():
             _link_or_copy(model, fresh / "model.pt")

@@ -170,6 +170,7 @@ def test_a_driver_that_was_superseded_while_it_copied_leaves_best_alone(tmp_path
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.pt").write_text(name)
+        (tmp_path / name / "manifest.json").write_text("{}")
     publish_best(folder, tmp_path / "new", {**facts, "trial_id": 2})
     publish_best(folder, tmp_path / "old", facts, lambda: False)
     assert (folder.best / "model.pt").read_text() == "new"

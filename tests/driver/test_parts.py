@@ -132,6 +132,20 @@ def test_best_outlives_the_checkpoint_it_came_from(tmp_path: Path) -> None:
     assert (folder.best / "model.pt").read_text() == "kept"
 
 
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "not there"])
+def test_a_checkpoint_that_is_not_there_leaves_the_old_best(tmp_path: Path, is_empty: bool) -> None:
+    """A folder that somebody has deleted, or a file system that was away."""
+    folder = RunFolder(tmp_path)
+    facts = {"trial_id": 1, "incarnation": 1, "training_iteration": 3}
+    publish_best(folder, make_checkpoint(tmp_path / "a", "old"), facts)
+    if is_empty:
+        (tmp_path / "b").mkdir()
+    with pytest.raises(FileNotFoundError, match="the checkpoint is not there"):
+        publish_best(folder, tmp_path / "b", {**facts, "trial_id": 2})
+    assert (folder.best / "model.pt").read_text() == "old"
+    assert [path.name for path in tmp_path.glob(".best*")] == [".best-1-1-3"]
+
+
 def test_a_best_that_cannot_be_made_leaves_the_old_one(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     facts = {"trial_id": 1, "incarnation": 1, "training_iteration": 3}
