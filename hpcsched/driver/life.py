@@ -75,6 +75,7 @@ from hpcsched.launch.allocation import Allocation, read_allocation
 from hpcsched.launch.command import run_command
 from hpcsched.launch.launcher import Launcher
 from hpcsched.launch.local import LocalLauncher
+from hpcsched.launch.openfiles import raise_soft_limit
 from hpcsched.launch.orphans import end_orphans
 from hpcsched.launch.probe import Probed, local_machine, probe_machine, step_gpus_of
 from hpcsched.launchspec import Channel
@@ -330,8 +331,9 @@ class _Life:
         return addresses_towards([node.address or node.name for node in machine.nodes])
 
     def _launcher(self, probed: Probed) -> Launcher:
+        prefix = raise_soft_limit(self._environ)
         if self._allocation is None:
-            return LocalLauncher(self._folder, notify=self._inbox.put)
+            return LocalLauncher(self._folder, notify=self._inbox.put, prefix=prefix)
         from hpcsched.launch.srun import SrunLauncher
 
         return SrunLauncher(
@@ -342,6 +344,7 @@ class _Life:
             table=self._spec.launcher,
             environ=self._environ,
             notify=self._inbox.put,
+            prefix=prefix,
         )
 
     def _conduct(

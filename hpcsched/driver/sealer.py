@@ -101,10 +101,9 @@ class Sealer:
             assert child.stdout is not None
             child.stdin.write(f"{order}\n".encode())
             child.stdin.flush()
-            if (
-                select.select([child.stdout], [], [], limit_s)[0]
-                and os.read(child.stdout.fileno(), len(DONE)) == DONE
-            ):
+            poll = select.poll()  # select() knows no descriptor above 1,023, and a driver has more
+            poll.register(child.stdout, select.POLLIN)
+            if poll.poll(1000.0 * limit_s) and os.read(child.stdout.fileno(), len(DONE)) == DONE:
                 if order is Order.FINISH:
                     self._end_follower()
                 return None
@@ -115,7 +114,7 @@ class Sealer:
         return trouble
 
     def _end_follower(self) -> None:
-        """By whoever gives the orders. (Nobody else may close its pipes: a select on a descriptor that is closed and used again
+        """By whoever gives the orders. (Nobody else may close its pipes: a poll of a descriptor that is closed and used again
         meanwhile waits on the wrong one.)"""
         child, self._follower = self._follower, None
         self._kill(child)

@@ -17,6 +17,7 @@ from hpcsched.launch.checks import answer_in
 from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.launcher import Notify, StepEnded, StepRefused
+from hpcsched.launch.openfiles import prefixed
 from hpcsched.launch.processes import end_marked
 from hpcsched.launch.tails import tail_of
 from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
@@ -63,12 +64,15 @@ class LocalLauncher:
         environ: Mapping[str, str] | None = None,
         python: str = sys.executable,
         kill_grace_s: float = KILL_GRACE_S,
+        prefix: Sequence[str] = (),
     ) -> None:
+        """`prefix`: words before the command of a supervisor (see `openfiles`)."""
         self._folder = folder
         self._notify = notify
         self._environ = srun_environment(os.environ if environ is None else environ)
         self._python = python
         self._kill_grace_s = kill_grace_s
+        self._prefix = tuple(prefix)
         self._launches: dict[tuple[int, int], list[_Launch]] = {}
         self._lock = threading.Lock()
         self._closing = False
@@ -119,12 +123,13 @@ class LocalLauncher:
         log: Path,
         before: tuple[str, ...] = (),
     ) -> None:
-        argv = [*before, self._python, "-P", "-m", *module, "--node", node]
+        env = self._environ | marks
         try:
             log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            argv = prefixed(self._prefix, (*before, self._python, "-P", "-m", *module, "--node", node), env)
             with log.open("ab") as output:
                 process = subprocess.Popen(
-                    argv, env=self._environ | marks, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                    argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )  # fmt: skip
         except OSError as error:
             why = f"{node}: the supervisor could not be started: {error}"

@@ -39,6 +39,7 @@ from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
 from hpcsched.launch.launcher import LaunchNotice, NodeLost, NodesGone, Notify, StepEnded, StepRefused
 from hpcsched.launch.nodelist import expand_nodelist
+from hpcsched.launch.openfiles import prefixed
 from hpcsched.launch.pace import Pace, PaceLimits
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
 from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
@@ -157,7 +158,8 @@ class _Life:
 class SrunLauncher:
     """Brings up supervisors by srun inside the allocation. See `Launcher`.
 
-    `machine`: whose GPUs the job holds where Slurm does not say. `step_gpus`: what a probe found that a step can be shown. Raises nothing: what cannot be started is a notice.
+    `machine`: whose GPUs the job holds where Slurm does not say. `step_gpus`: what a probe found that a step can be shown. `prefix`: words
+    before each srun of a trial or spare (see `openfiles`). Raises nothing: what cannot be started is a notice.
     """
 
     def __init__(
@@ -174,6 +176,7 @@ class SrunLauncher:
         pace: PaceLimits = PaceLimits(),  # noqa: B008 - frozen
         limits: KillLimits = KillLimits(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.monotonic,
+        prefix: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._job_id = allocation.job_id
@@ -196,6 +199,7 @@ class SrunLauncher:
         self._notify = notify
         self._limits = limits
         self._clock = clock
+        self._prefix = tuple(prefix)
         self._lock = threading.Condition()
         self._pace = Pace(pace, clock())
         self._lives: dict[tuple[int, int], _Life] = {}
@@ -386,9 +390,10 @@ class SrunLauncher:
                 hosts = run.log_file.with_suffix(".hosts")
                 hosts.write_text("".join(f"{host}\n" for host in run.step.hosts))
                 env["SLURM_HOSTFILE"] = str(hosts)
+            argv = prefixed(self._prefix, run.step.argv, env)
             with run.log_file.open("ab") as output:
                 process = subprocess.Popen(
-                    run.step.argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                    argv, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )  # fmt: skip
         except OSError as error:
             with self._lock:

@@ -14,6 +14,7 @@ import pytest
 from hpcsched.driver.sealer import Sealer
 from hpcsched.eventlog.hdf5 import LogMaker, is_up_to_date, seal
 from hpcsched.runfolder import RunFolder
+from tests.support.openfiles import many_open
 from tests.support.runs import a_run
 
 
@@ -92,6 +93,17 @@ def test_a_child_that_reads_along_adds_the_rest_at_the_end(tmp_path: Path) -> No
     assert is_up_to_date(folder)
     assert child.returncode is not None
     assert not list(folder.root.glob(".log.h5-*"))
+
+
+def test_a_driver_with_a_thousand_open_files_has_its_log_brought_up_to_date(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run")
+    folder.log.unlink(missing_ok=True)
+    sealer = Sealer(folder)
+    sealer._first_at = sealer._publish_at = 0.0
+    with many_open(1024):
+        sealer.now_and_then()
+        assert is_up_to_date(folder)
+        sealer.close()
 
 
 @pytest.mark.parametrize("when", ["idle", "before it is asked"])
