@@ -141,7 +141,7 @@ def run_experiment(
                 start,
             ).run()
         except StartInterrupted as caught:
-            if lease is not None and is_again:
+            if lease is not None and is_again and _is_ours(folder, lease):
                 end_orphans(folder, None if allocation is None else allocation.job_id, environ)
             return _interrupted(folder, meant(str(caught), environ))
         except HpcschedError:
@@ -251,6 +251,7 @@ class _Life:
     def run(self) -> Result:
         sampler = self._roles.sampler(make_sampler(self._spec, seed=self._spec.experiment.seed))
         past = read_past(self._folder, sampler) if self._request.resume else None
+        self._lease.check_held()  # nothing of another driver's that came in the same moment is ended or replaced
         if past is not None and past.scheduler.state in (ExperimentState.FINISHED, ExperimentState.FAILED):
             self._end_what_was_left()  # its driver may have died between the last record and its own end
             self._seal()

@@ -11,7 +11,8 @@ renaming a new file over the old one. Who wants the folder
 
 A lease is advice, since rename does not exclude; what excludes is the journal's segment, created with O_EXCL under
 the number of the life: of two that take over at once only one gets it. `Lease.check_still_ours` finds a newer segment or
-a lease of a later life.
+a lease of a later life. Who does something before it has its segment (new keys, ending what was left) asks `Lease.check_held`
+first: of two that have taken the same life within moments the one that the file names goes on.
 """
 
 from __future__ import annotations
@@ -184,6 +185,16 @@ class Lease:
                 f"taken over {self.folder.root}; this one (life {self.life}) writes nothing more and stops."
             )
 
+    def check_held(self) -> None:
+        """Raises RunFolderError when the file does not name this process: another one has taken the folder in the same moment."""
+        found = read_lease(self.folder)
+        if found is None or _process_of(found) != _process_of(self._record):
+            who = "nobody" if found is None else f"process {found.pid} on {found.host}"
+            raise RunFolderError(
+                f"{self.folder.lease} names {who} and not this driver, which has just taken {self.folder.root}: another one was started in the "
+                f"same moment. `hpcsched status {self.folder.root}` shows whether it drives the run; if it does not, start again"
+            )
+
     def renew(
         self,
         *,
@@ -249,6 +260,7 @@ class Lease:
             self._thread.join(2 * RENEW_S)
         with self._lock, contextlib.suppress(SupersededError, OSError, RunFolderError):
             self.check_still_ours()
+            self.check_held()
             self._record = msgspec.structs.replace(self._record, released=True, renewed_at=self._wall_clock())
             _write(self.folder, self._record)
 
@@ -292,6 +304,10 @@ def acquire(
             "have space; choose another run folder with --run-dir."
         ) from error
     return Lease(folder, record, wall_clock)
+
+
+def _process_of(record: LeaseRecord) -> tuple[object, ...]:
+    return record.host, record.boot_id, record.pid_namespace, record.pid, record.process_start
 
 
 def _refusal(folder: RunFolder, holder: Holder) -> str:

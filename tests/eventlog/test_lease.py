@@ -133,6 +133,26 @@ def test_who_finds_a_lease_of_a_later_life_is_superseded_and_leaves_it_alone(tmp
     new.check_still_ours()
 
 
+def test_of_two_that_take_the_folder_in_one_moment_the_one_that_the_file_names_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(tmp_path)
+    monkeypatch.setattr(lease_module, "holder_of", lambda *_, **__: None)  # both look before either writes
+    first = taken(folder)
+    first.check_held()
+    second = taken(folder, host=a_host("n2", {8: 1}), pid=8)
+    assert first.life == second.life
+    with pytest.raises(RunFolderError, match="process 8 on n2 and not this driver") as caught:
+        first.check_held()
+    assert caught.value.exit_code == 2
+    first.release()
+    second.check_held()
+    assert read_lease(folder) == second.record, "not released by the other"
+    folder.lease.unlink()
+    with pytest.raises(RunFolderError, match="names nobody"):
+        second.check_held()
+
+
 def test_on_a_full_disk_a_lease_is_still_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run_folder(tmp_path)
     lease = taken(folder)
