@@ -161,7 +161,8 @@ def read_allocation(
             return ""
 
     version = parse_version(ask("the Slurm version", "srun", "--version"))
-    job = parse_show_job(ask("what the job holds", "scontrol", "-d", "show", "job", job_id), expand_nodelist)
+    told = ask("what the job holds", "scontrol", "-d", "show", "job", job_id)
+    job = parse_show_job(told, expand_nodelist, job_id)
     state = job.fields.get("JobState", "")
     if state and state not in _LIVE_STATES:
         raise AllocationError(
@@ -253,15 +254,19 @@ def why_over(
         text = run_command(argv, timeout_s=timeout_s, env=slurm_query_environment(environ))
     except CommandError as error:
         return "Slurm does not know it any more" if _NO_SUCH_JOB in error.stderr + error.stdout else None
-    state = parse_show_job(text, expand_nodelist).fields.get("JobState", "")
+    state = parse_show_job(text, expand_nodelist, job_id).fields.get("JobState", "")
     return f"it is {state}" if state and state not in _LIVE_STATES | _WAITING_STATES else None
 
 
 def _ends_at(
     job_id: str, run_command: RunCommand, env: Mapping[str, str], timeout_s: float
 ) -> tuple[float | None, bool]:
+    argv = ("squeue", "-h", "-j", job_id, "-o")
     try:
-        text = run_command(("squeue", "-h", "-j", job_id, "-o", "%e"), timeout_s=timeout_s, env=env).strip()
+        text = run_command((*argv, "%e"), timeout_s=timeout_s, env=env).strip()
+        if "\n" in text:  # all tasks of an array, for whose id was asked: the last one has it for its own
+            told = run_command((*argv, "%A %e"), timeout_s=timeout_s, env=env)
+            text = "".join(line.split()[1] for line in told.splitlines() if line.split()[:1] == [job_id])
     except CommandError:
         return None, False
     if text.upper() in {"NONE", "UNLIMITED"}:

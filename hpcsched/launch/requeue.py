@@ -24,12 +24,17 @@ def requeue_job(environ: Mapping[str, str], run_command: RunCommand) -> str:
     if not job_id:
         return "--requeue: this is no Slurm job; go on by hand with --resume"
     try:
-        state = run_command(
-            ("squeue", "--noheader", f"--jobs={job_id}", "--format=%T"), timeout_s=TIMEOUT_S, env=environ
-        ).strip()
+        told = run_command(
+            ("squeue", "--noheader", f"--jobs={job_id}", "--format=%A %i %T"),
+            timeout_s=TIMEOUT_S,
+            env=environ,
+        )
+        # The last task of an array has the array's id for its own, and by that Slurm takes all tasks: as "ARRAY_TASK" it is one.
+        states = [line.split()[1:3] for line in told.splitlines() if line.split()[:1] == [job_id]]
+        name, state = states[0] if states else (job_id, "")
         if state != "RUNNING":
             return f"job {job_id} is {state.lower() or 'gone'}, not put back into the queue"
-        run_command(("scontrol", "requeue", job_id), timeout_s=TIMEOUT_S, env=environ)
+        run_command(("scontrol", "requeue", name), timeout_s=TIMEOUT_S, env=environ)
     except CommandError as error:
         return f"job {job_id} could not be put back into the queue: {error}"
     return f"job {job_id} is back in the queue; it goes on with this run when it starts again"

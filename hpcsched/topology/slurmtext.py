@@ -152,14 +152,16 @@ JOB_FIELDS = (
 )  # fmt: skip
 
 
-def parse_show_job(text: str, expand: Expand) -> JobText:
-    """Reads the first job in the output of `scontrol -d show job ID`.
+def parse_show_job(text: str, expand: Expand, job_id: str = "") -> JobText:
+    """Reads the job of this id in the output of `scontrol -d show job ID`, else the first.
+
+    The last task of a job array has the array's id for its own, for which Slurm shows all its tasks.
 
     The lines with the grants look like ``     Nodes=n[1-2] CPU_IDs=0-3 Mem=16000 GRES=gpu:2(IDX:0-1)``; nodes with
     equal grants share a line.
     """
-    first = re.split(r"(?m)^JobId=", text)[1:2]
-    body = first[0] if first else ""
+    jobs = re.split(r"(?m)^JobId=", text)[1:]
+    body = next((job for job in jobs if job.split(maxsplit=1)[:1] == [job_id]), jobs[0] if jobs else "")
     # The first line holds the job's name, which is the user's free text: nothing is read from it.
     lines = body.split("\n")[1:]
     fields: dict[str, str] = {}

@@ -134,6 +134,22 @@ def test_the_end_is_known_none_or_unknown(text: str, end: tuple[float | None, bo
     assert read_ends_at("1", {}, SlurmSays({"squeue %e": text})) == end
 
 
+def test_the_last_task_of_a_job_array_reads_itself_among_all_tasks() -> None:
+    """It has the array's id for its own, and asked for that Slurm tells of each task."""
+    mine = (SEEN / "show-job-unequal.txt").read_text()
+    other = mine.replace("JobId=30001", "JobId=30002").replace("n[1-4]", "n9").replace("RUNNING", "COMPLETED")
+    answers = {
+        "scontrol show job": f"{other}\n{mine}",
+        "squeue %e": "1796019999\n1796019681\n",
+        "squeue": "30002 1796019999\n30001 1796019681\n",
+    }
+    found = read_allocation(ENVIRON, SlurmSays(answers))
+    assert found is not None
+    assert found.nodes == ("n1", "n2", "n3", "n4")
+    assert found.ends_at == 1796019681.0
+    assert why_over("30001", {}, SlurmSays(answers)) is None
+
+
 def test_an_end_without_an_answer_is_unknown() -> None:
     assert read_ends_at("1", {}, SlurmSays({"squeue": refused("", None)})) == (None, False)
 
