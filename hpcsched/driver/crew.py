@@ -24,6 +24,7 @@ from hpcsched.core.actions import CheckpointRef
 from hpcsched.core.enums import Outcome
 from hpcsched.core.ids import Incarnation, TrialId
 from hpcsched.driver.stalls import Stall, Stalls
+from hpcsched.launch.launcher import WhoseFault
 from hpcsched.launchspec import LaunchSpec
 from hpcsched.topology.machine import AtomId
 
@@ -177,6 +178,8 @@ class Crew:
         self._leave_told_at: float | None = None
         self._last_save_s = 0.0
         self._stalls = Stalls(spec.world_size)
+        self.accuses_nodes = True
+        """An end of failure may be a node's; not where Slurm refuses the like on every node."""
 
     # ---- what the core wants
 
@@ -536,13 +539,18 @@ class Crew:
                 self._tell_end(effects, now, outcome, why)
         return self._settle(effects, now)
 
-    def refused(self, retry_at: float, why: str, now: float) -> Effects:
-        """The launch was refused and nothing of it runs, or the part that runs has to go."""
+    def refused(self, retry_at: float, why: str, now: float, whose: WhoseFault = "slurm") -> Effects:
+        """The launch was refused and nothing of it runs, or the part that runs has to go. It is tried again at `retry_at`, and nobody
+        blamed, when it is Slurm's fault; else it has failed."""
         effects = Effects()
         if self.closed or self._outcome is not None:
             return effects
-        self._refuse(now, retry_at, why)
-        self._tell_all_to_kill(effects)
+        if whose == "slurm":
+            self._refuse(now, retry_at, why)
+            self._tell_all_to_kill(effects)
+        else:
+            self.accuses_nodes = whose != "site"
+            self._tell_end(effects, now, Outcome.LAUNCH_FAILED, why)
         for node in self._nodes.values():
             if node.state is NodeState.EXPECTED:
                 node.state = NodeState.GONE

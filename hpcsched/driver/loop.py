@@ -353,7 +353,7 @@ class Loop:
                     self._effect(crew, effects, handle)
             case StepRefused():
                 if crew := self._crews.get((item.trial_id, item.incarnation)):
-                    effects = crew.refused(now + item.retry_after_s, item.why, now)
+                    effects = crew.refused(now + item.retry_after_s, item.why, now, item.whose)
                     self._effect(crew, effects, handle)
             case NodesGone():
                 if crew := self._crews.get((item.trial_id, item.incarnation)):
@@ -496,7 +496,7 @@ class Loop:
         verdict = self._suspects.ended(
             crew.trial_id,
             sorted(nodes),
-            event.outcome,
+            event.outcome if crew.accuses_nodes else Outcome.KILLED,
             has_reported=crew.has_reported,
             others_live=others_live,
         )

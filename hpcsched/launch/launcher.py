@@ -6,12 +6,15 @@ each call at once and tells what happened by *notices*, from its own threads, th
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
+
+WhoseFault: TypeAlias = Literal["slurm", "trial", "site"]
 
 
 class StepEnded(msgspec.Struct, frozen=True, tag=True):
@@ -37,8 +40,9 @@ class StepRefused(msgspec.Struct, frozen=True, tag=True):
     why: str
     """What happened and what can be done, for people."""
     retry_after_s: float
-    whose: Literal["slurm", "trial", "site"]
-    """Whose fault: Slurm's (busy, away: try again and blame nobody), the trial's, or the site's settings."""
+    whose: WhoseFault
+    """Whose fault: Slurm's (busy, away: try again and blame nobody), this launch's or its node's, or the site's settings, which refuse the
+    like on every node. The latter two count as failed launches."""
 
 
 class NodeLost(msgspec.Struct, frozen=True, tag=True):
@@ -60,6 +64,11 @@ LaunchNotice: TypeAlias = StepEnded | StepRefused | NodeLost | NodesGone
 
 Notify: TypeAlias = Callable[[LaunchNotice], None]
 """Called from a launcher's threads; must be quick, thread-safe, and must not raise."""
+
+
+def is_for_good(error: OSError) -> bool:
+    """A program that could not be started: it is not there or may not be run. All else (no memory, a full disk) passes."""
+    return isinstance(error, FileNotFoundError | PermissionError) or error.errno == errno.ENOEXEC
 
 
 class Launcher(Protocol):

@@ -16,7 +16,7 @@ from hpcsched.errors import CommandError
 from hpcsched.launch.checks import answer_in
 from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
-from hpcsched.launch.launcher import Notify, StepEnded, StepRefused
+from hpcsched.launch.launcher import Notify, StepEnded, StepRefused, is_for_good
 from hpcsched.launch.openfiles import prefixed
 from hpcsched.launch.processes import end_marked
 from hpcsched.launch.tails import tail_of
@@ -133,7 +133,7 @@ class LocalLauncher:
                 )  # fmt: skip
         except OSError as error:
             why = f"{node}: the supervisor could not be started: {error}"
-            self._notify(StepRefused(*ids, why, 5.0, "site"))
+            self._notify(StepRefused(*ids, why, 5.0, "site" if is_for_good(error) else "slurm"))
             return
         launch = _Launch(ids, node, marks, log, process)
         with self._lock:

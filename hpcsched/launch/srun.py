@@ -37,12 +37,20 @@ from hpcsched.launch.allocation import Allocation, reason_of
 from hpcsched.launch.checks import answer_in
 from hpcsched.launch.command import run_command
 from hpcsched.launch.environment import srun_environment
-from hpcsched.launch.launcher import LaunchNotice, NodeLost, NodesGone, Notify, StepEnded, StepRefused
+from hpcsched.launch.launcher import (
+    LaunchNotice,
+    NodeLost,
+    NodesGone,
+    Notify,
+    StepEnded,
+    StepRefused,
+    is_for_good,
+)
 from hpcsched.launch.nodelist import expand_nodelist
 from hpcsched.launch.openfiles import prefixed
 from hpcsched.launch.pace import Pace, PaceLimits
 from hpcsched.launch.slurmsteps import Presence, live_steps, presence_of
-from hpcsched.launch.srunerrors import SrunError, classify, failed_nodelists
+from hpcsched.launch.srunerrors import UNKNOWN, SrunError, classify, failed_nodelists
 from hpcsched.launch.stepping import SteppingTable, stepping_of
 from hpcsched.launch.steps import (
     Binding,
@@ -359,6 +367,8 @@ class SrunLauncher:
             run.step_is_gone()
         else:
             self._sweep(run)
+        if failed_to_start and kind is UNKNOWN and not run.left:
+            kind = self._look_into(run, code)
         with self._lock:  # a spare may be adopted just now
             if failed_to_start and not run.left:
                 run.refusal = (kind, text)
@@ -381,6 +391,28 @@ class SrunLauncher:
                 self._lock.wait(pause_s)
             return False
 
+    def _look_into(self, run: _StepRun, code: int) -> SrunError:
+        """srun has failed with words that nobody knows: is it this launch, or would any step fail now?"""
+        if code < 0:
+            what = f"srun was killed by signal {-code} where the driver runs"
+            return SrunError(
+                "", "slurm", 5.0, f"{what}: is there too little memory? The launch is tried again"
+            )
+        for node in run.step.nodes:
+            step = helper_step(
+                node,
+                ("true",),
+                name=f"{run_mark(str(self._folder.root))}look",
+                srun_args=self._stepping.srun_args,
+            )
+            try:
+                with self._sweeps:
+                    run_command(step.argv, timeout_s=self._limits.sweep_s, env=self._environ)
+            except CommandError as error:
+                what = f"an empty step does not run on {node} either ({reason_of(error)})"
+                return SrunError("", "slurm", 5.0, f"{what}; the launch is tried again")
+        return UNKNOWN
+
     def _create(self, run: _StepRun) -> None:
         run.creating = True
         run.mark_ids = run.life.ids
@@ -400,7 +432,7 @@ class SrunLauncher:
                 self._num_running -= 1
                 self._creation_over(run)
             run.refusal = (
-                SrunError("", "site", 30.0, "srun could not be run"),
+                SrunError("", "site" if is_for_good(error) else "slurm", 30.0, "srun could not be run"),
                 f"{run.step.argv[0]}: {error}",
             )
             run.gone.update(run.step.nodes)

@@ -286,6 +286,16 @@ def test_a_refused_launch_blames_nobody() -> None:
     )
 
 
+def test_a_launch_that_can_never_work_has_failed() -> None:
+    crew = make_crew()
+    effects = crew.refused(15.0, "srun: unrecognized option\n(see srun_args)", 10.0, "site")
+    (event,) = effects.events
+    assert event == ev.TrialExited(
+        10.0, T, I, Outcome.LAUNCH_FAILED, "srun: unrecognized option\n(see srun_args)", ()
+    )
+    assert not crew.accuses_nodes
+
+
 def test_a_port_in_use_waits_for_the_other_nodes_and_is_a_refusal() -> None:
     crew = make_crew(("n1", "n2"))
     crew.heard(hello("n1"), 11.0)

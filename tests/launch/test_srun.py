@@ -331,6 +331,16 @@ def test_a_refusal_says_whose_fault_it_is_and_keeps_sruns_words(fake: World, std
     assert not fake.driver.all_of(StepEnded)
 
 
+def test_an_unknown_refusal_is_slurm_s_when_no_other_step_runs_either(fake: World) -> None:
+    """Else an outage with words that are in no table would fail one trial after another."""
+    stderr = "srun: error: something that nobody has seen before"
+    slurm_of(fake).set(refuse=[{"stderr": stderr, "times": 2}])
+    fake.launcher().start(fake.spec(WAITS, {"n1": [0]}))
+    refused = fake.driver.one(StepRefused)
+    assert refused.whose == "slurm"
+    assert "an empty step does not run on n1 either" in refused.why
+
+
 def test_refusals_in_a_row_are_retried_later_and_later_until_one_works(fake: World) -> None:
     launcher = fake.launcher()
     slurm_of(fake).set(refuse=[{"stderr": "Requested nodes are busy", "times": 3}])

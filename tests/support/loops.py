@@ -72,7 +72,7 @@ class Told:
     def send(self, peer: str, message: wire.FromDriver) -> None:
         self.sent.append((peer, message))
 
-    def forget(self, peer: str) -> None: ...
+    def forget(self, *ids: object) -> None: ...
     def start(self, spec: LaunchSpec) -> None:
         self.started.append(spec)
 
