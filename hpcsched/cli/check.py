@@ -93,7 +93,7 @@ def plan_of(
     from hpcsched.search.samplers import make_sampler
 
     settings = core_settings(spec)
-    sizes = Sizes(settings.multiple_of, settings.max_trial_atoms)
+    sizes = Sizes.within(settings.multiple_of, settings.max_trial_atoms, machine.max_trial_atoms)
     num_atoms = len(machine.atoms)
     allowed = [size for size in range(1, num_atoms + 1) if sizes.allows(size)]
     sampler = make_sampler(spec, seed=spec.experiment.seed)

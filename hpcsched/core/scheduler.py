@@ -130,7 +130,8 @@ class Scheduler:
         """`policy`, `make_pool`: in place of the one that the settings name, and of the usual placement (studies, profiles)."""
         self.settings = settings
         self._make_pool = make_pool
-        self.sizes = Sizes(multiple_of=settings.multiple_of, largest=settings.max_trial_atoms)
+        self.sizes = Sizes.within(settings.multiple_of, settings.max_trial_atoms)
+        """Those of the settings, as far as the machine allows them."""
         self.state = ExperimentState.RUNNING
         self.now = 0.0
         self.trials: list[Trial] = []
@@ -321,7 +322,7 @@ class Scheduler:
         assert not self._has_begun, "an experiment begins once"
         self._has_begun = True
         self._ledger = Ledger(event.machine, time=self.now, make_pool=self._make_pool)
-        self._speeds.move_to(self._ledger)
+        self._move_to(event.machine)
         self._set_deadline(event.deadline_s)
 
     def _resumed(self, event: ExperimentResumed) -> None:
@@ -346,7 +347,7 @@ class Scheduler:
         self._ledger = Ledger(
             event.machine, time=self.now, sums=self._ledger.seconds(self.now), make_pool=self._make_pool
         )
-        self._speeds.move_to(self._ledger)
+        self._move_to(event.machine)
         self._quarantine.clear()
         self._num_requested = 0
         self._ending = None
@@ -359,6 +360,12 @@ class Scheduler:
             self._publish("it is the best so far; said again because the driver was restarted")
         if self.deadline_s is not None and self.now >= self.deadline_s:
             self._time_is_up()  # while nobody drove
+
+    def _move_to(self, machine: Machine) -> None:
+        self.sizes = Sizes.within(
+            self.settings.multiple_of, self.settings.max_trial_atoms, machine.max_trial_atoms
+        )
+        self._speeds.move_to(self._ledger)
 
     def _machine_changed(self, event: MachineChanged) -> None:
         self._ledger.set_aside(event.down)

@@ -12,6 +12,11 @@ class Sizes(msgspec.Struct, frozen=True):
     largest: int | None = None
     """Most atoms a trial may hold; None: no limit."""
 
+    @classmethod
+    def within(cls, multiple_of: int, *limits: int | None) -> Sizes:
+        """Up to the least of the limits; None: no limit."""
+        return cls(multiple_of, min((limit for limit in limits if limit is not None), default=None))
+
     def allows(self, size: int) -> bool:
         within = self.largest is None or size <= self.largest
         return size >= 1 and within and (size == 1 or size % self.multiple_of == 0)

@@ -176,8 +176,8 @@ def touring(num_iterations: int, sizes: Sequence[int] = ()) -> Roles:
     """The roles of a profile's run. The configuration is the search's first."""
 
     def scheduler(settings: Settings, machine: Machine) -> Scheduler:
-        largest = Sizes(multiple_of=settings.multiple_of, largest=settings.max_trial_atoms)
-        tour = Tour(tour_of(machine, largest, sizes), num_iterations)
+        allowed = Sizes.within(settings.multiple_of, settings.max_trial_atoms, machine.max_trial_atoms)
+        tour = Tour(tour_of(machine, allowed, sizes), num_iterations)
         changed = msgspec.structs.replace(
             settings,
             policy=FifoSettings(),  # a name for the log: the tour decides

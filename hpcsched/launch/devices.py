@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from hpcsched.errors import LaunchError
 from hpcsched.launchspec import LaunchNode
+from hpcsched.topology.facts import is_mig
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
@@ -55,6 +56,8 @@ def map_devices(
                 f"{node.node}: the step was to get {len(node.gpus)} GPUs and shows {len(shown)} ({_list(shown)})"
             )
         return tuple(shown)
+    if shown is None and any(map(is_mig, node.uuids)):
+        return node.uuids  # CUDA numbers only one of the instances
     if shown is None:
         # Nothing narrows what a process sees: CUDA's own numbers are the positions.
         shown = [str(number) for number in range(len(node.job_gpus))]

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from hpcsched.launch.devices import MismatchError
+from hpcsched.topology.facts import is_mig
 
 LIMIT_S = 10.0
 """Longest wait for NVML: a node without persistence mode wakes its GPUs first."""
@@ -209,7 +210,7 @@ def _handle(nvml: Any, name: str) -> Any:
             raise
         # Said of every UUID when *any* GPU is lost (NVML API reference, nvmlDeviceGetHandleByUUID). Those that are well are
         # found by their number; MIG instances have none.
-        if name.startswith("MIG-"):
+        if is_mig(name):
             return None
         for number in range(nvml.nvmlDeviceGetCount()):
             with contextlib.suppress(nvml.NVMLError):

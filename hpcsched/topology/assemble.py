@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hpcsched.errors import AllocationError
-from hpcsched.topology.facts import NodeFacts
+from hpcsched.topology.facts import NodeFacts, is_mig
 from hpcsched.topology.links import GpuLinks, islands_of, parse_topo_matrix
 from hpcsched.topology.machine import Atom, AtomId, Device, Machine, Node, atoms_of_nodes
 from hpcsched.topology.slurmtext import NodeGrant, parse_topology_address
+
+_MIG = "a CUDA process sees only one of them, and NCCL joins them at most as an experiment, since 2.31"
+"""NVIDIA's MIG User Guide, "Device Enumeration"; NCCL User Guide, "Using MIG instances"."""
 
 
 class MachineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +108,15 @@ def assemble(
                 },
             )
         )
+    mig = [node for node in nodes if any(is_mig(device.uuid) for device in node.devices)]
+    if mig and options.gpus_per_atom > 1:
+        raise AllocationError(
+            f"[atoms] gpus_per_atom = {options.gpus_per_atom}, but {mig[0].name} shows MIG instances of GPUs ({_MIG}): set it to 1"
+        )
+    warnings += [f"{node.name}: GPUs are MIG instances ({_MIG}), so a trial has one atom" for node in mig]
     machine = atoms_of_nodes(tuple(nodes), options.gpus_per_atom, source=_source(facts, rules))
+    if mig:
+        machine = msgspec.structs.replace(machine, max_trial_atoms=1)
     machine = _with_memory_nodes(machine, facts, warnings)
     for fact, node in zip(facts, nodes, strict=True):
         num_atoms = sum(atom.node == node.name for atom in machine.atoms)

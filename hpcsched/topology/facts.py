@@ -57,3 +57,8 @@ class NodeFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
     hostname: str = ""
     warnings: tuple[str, ...] = ()
+
+
+def is_mig(uuid: str | None) -> bool:
+    """It is of a MIG instance, not of a whole GPU."""
+    return uuid is not None and uuid.startswith("MIG-")

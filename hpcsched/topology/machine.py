@@ -71,6 +71,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus_per_atom: int = 1
     source: str = ""
     """Which rule gave the number of GPUs, for `hpcsched check`."""
+    max_trial_atoms: int | None = None
+    """The most atoms that a trial can work on, where the devices set a limit; None: they set none."""
 
 
 class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

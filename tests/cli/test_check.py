@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcsched.cli.check import plan_of, text_of
@@ -100,6 +101,13 @@ def test_sizes_and_ranks_follow_atoms_and_multiple_of(tmp_path: Path) -> None:
     found = plan(tmp_path, wide, of=machine(8, 8, 8, gpus_per_atom=2), job=allocation("n0", "n1", "n2"))
     assert (found["sizes"], found["world_sizes"]) == ([1, 4, 8], [2, 8, 16])
     assert [launch["num_atoms"] for launch in found["launches"]] == [1, 8]
+
+
+def test_on_a_machine_of_single_devices_trials_have_one_atom(tmp_path: Path) -> None:
+    single = msgspec.structs.replace(machine(8), max_trial_atoms=1)
+    found = plan(tmp_path, of=single, job=allocation("n0"))
+    assert (found["sizes"], found["world_sizes"]) == ([1], [1])
+    assert [launch["num_atoms"] for launch in found["launches"]] == [1]
 
 
 def test_a_policy_that_compares_nobody_has_no_rungs(tmp_path: Path) -> None:

@@ -606,6 +606,19 @@ def test_a_resume_on_the_way_to_a_resize_starts_on_the_new_machine_only() -> Non
     assert held == [0, 1]
 
 
+def test_a_resume_on_a_machine_of_single_devices_goes_on_with_trials_of_one_atom() -> None:
+    talk = growing()
+    talk.saved(0, 1)
+    single = msgspec.structs.replace(machine(1, 2), max_trial_atoms=1)
+    said = talk.send(ExperimentResumed(2.0, single, 1000.0))
+    assert next(line for line in said if line.startswith("StartTrial")) == "StartTrial 0.2 on 0 from 1"
+    talk.started(0)
+    talk.result(0, 2, 0.9)
+    assert len(talk.scheduler.trials[0].atoms) == 1, "nobody grows"
+    talk.send(ExperimentResumed(talk.now, machine(1, 2), 1000.0))
+    assert talk.scheduler.sizes.allows(2), "on another machine they may again"
+
+
 def test_a_resume_after_the_deadline_ends_with_that_as_its_reason() -> None:
     talk = running(Talk(settings(num_trials=2, timeouts=LIMITS), atoms=2, deadline_s=500.0), 2)
     talk.result(0, 1, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +41,15 @@ def test_an_index_is_a_position_in_what_the_step_shows(
 ) -> None:
     seen = None if shown is None else visible_devices({"CUDA_VISIBLE_DEVICES": shown})
     assert map_devices(node(gpus, job_gpus), seen) == tuple(devices.split(","))
+
+
+def test_instances_of_mig_are_named_by_uuid_where_the_step_says_nothing_of_gpus() -> None:
+    """CUDA numbers only the first that it finds."""
+    mig = msgspec.structs.replace(node("1", "0,1"), uuids=("MIG-2222",))
+    assert map_devices(mig, None) == ("MIG-2222",)
+    assert map_devices(mig, ("MIG-1111", "MIG-2222")) == ("MIG-2222",)
+    whole = msgspec.structs.replace(mig, uuids=("GPU-2222",))
+    assert map_devices(whole, None) == ("1",)
 
 
 @pytest.mark.parametrize("shown", ["", "NoDevFiles", "0,1,2", "-1"])

@@ -113,6 +113,24 @@ def test_atoms_of_two_gpus_are_nvlink_pairs_also_when_those_are_no_neighbours() 
     assert [atom.gpus for atom in made.machine.atoms] == [("0", "2"), ("1", "3")]
 
 
+def mig_instances(node: str) -> NodeFacts:
+    gpus = tuple(
+        GpuFact(index=str(i), visible=f"MIG-{node}-{i}", uuid=f"MIG-{node}-{i}", name="NVIDIA H100 MIG")
+        for i in range(2)
+    )
+    return msgspec.structs.replace(facts(node), gpus=gpus)
+
+
+def test_trials_on_mig_instances_have_one_atom_of_one_and_it_is_said_once() -> None:
+    made = assemble([mig_instances("n1"), mig_instances("n2"), facts("n3")], MachineOptions())
+    assert made.machine.max_trial_atoms == 1
+    (said,) = [warning for warning in made.warnings if "MIG" in warning]
+    assert said.startswith("n1, n2: GPUs are MIG instances (a CUDA process sees only one of them")
+    with pytest.raises(AllocationError, match=r"\[atoms\] gpus_per_atom = 2, but n1 shows MIG.*set it to 1"):
+        assemble([mig_instances("n1")], MachineOptions(gpus_per_atom=2))
+    assert assemble([facts()], MachineOptions()).machine.max_trial_atoms is None
+
+
 def test_gpus_that_fill_no_atom_stay_unused() -> None:
     made = assemble([facts(num_gpus=5)], MachineOptions(gpus_per_atom=2))
     assert [atom.gpus for atom in made.machine.atoms] == [("0", "1"), ("2", "3")]
