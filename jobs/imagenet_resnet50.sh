@@ -16,4 +16,9 @@
 # are shared, put --cpus-per-task=N and --mem=N in their place.
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}"
-exec "${HPCSCHED:-.venv/bin/hpcsched}" run jobs/imagenet_resnet50/experiment.toml "$@"
+hpcsched=${HPCSCHED:-.venv/bin/hpcsched}
+IMAGENET=$(realpath "${IMAGENET:-jobs/imagenet_resnet50/imagenet}") # trials run in another folder
+export IMAGENET
+# The lists of images take minutes to make: once, here, and not in each of the first trials.
+"$(dirname "$hpcsched")/python" jobs/imagenet_resnet50/images.py
+exec "$hpcsched" run jobs/imagenet_resnet50/experiment.toml "$@"

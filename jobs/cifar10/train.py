@@ -91,6 +91,8 @@ def main() -> None:
         mine = slice(trial.rank, None, trial.world_size)
         right = torch.zeros((), device=trial.device)
         net.eval()
+        for buffer in net.buffers():
+            dist.broadcast(buffer, 0)  # a norm's statistics are each rank's own; a checkpoint holds rank 0's
         with torch.no_grad(), autocast:
             for pixels, answers in zip(
                 test_images[mine].split(500), test_labels[mine].split(500), strict=True

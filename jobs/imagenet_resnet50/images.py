@@ -1,15 +1,22 @@
 """ImageNet as a list of (file, offset, length, label), whether its images lie in folders or in tar shards.
 
+    python images.py [FOLDER]        makes the lists of FOLDER (default: $IMAGENET) where they are missing
+
 A list can be dealt out sample by sample, so an epoch goes on at another number of ranks without repeating or skipping one.
-Rank 0 makes it once (reading the heads of all shards takes minutes on a parallel file system) and keeps it beside the data, or
-in the run folder where that may not be written.
+It is made once, before any trial starts (reading the heads of all shards takes minutes on a parallel file system), and kept beside
+the data, or beside this file where those may not be written. Delete it when the data change.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import io
 import os
 import random
+import shutil
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +30,7 @@ LAYOUT = """{folder} does not hold ImageNet. Either folders, one a class,
 or WebDataset-style tar shards, a sample being NAME.jpg and NAME.cls (its class number as text)
     train-000000.tar ...                        val-000000.tar ...
 Name the folder by IMAGENET=/path. Or try made images, decoding included: --synthetic 64"""
+HERE = Path(__file__).resolve().parent
 ENDINGS = (".jpeg", ".jpg", ".png")
 SIDE = 224
 
@@ -62,24 +70,52 @@ def _in_shard(shard: Path) -> Iterator[Entry]:
         yield str(shard), offset, size, labels[name]
 
 
-def write_index(folder: Path, part: str, spare: Path) -> None:
-    """By rank 0. Complete once it has its name."""
-    if any(file.exists() for file in _places(folder, part, spare)):
-        return
-    text = "".join(f"{path}\t{offset}\t{size}\t{label}\n" for path, offset, size, label in find(folder, part))
-    for file in _places(folder, part, spare):
-        try:
-            fresh = file.with_name(f"{file.name}.{os.getpid()}")
-            fresh.write_text(text)
-            fresh.rename(file)
-            return
-        except OSError:
-            continue
-    raise SystemExit(f"neither {folder} nor {spare} can be written: the list of images has no place")
+def write_index(folder: Path, part: str, spare: Path) -> Path:
+    """The list's file; made when it is missing, and complete once it has its name. `spare`: where it may lie when nowhere else."""
+    places = _places(folder, part, spare)
+    with _alone(spare):
+        for file in places:
+            if file.exists():
+                return file
+        entries = find(folder.resolve(), part)  # read by trials, which run in another folder
+        text = "".join(f"{path}\t{offset}\t{size}\t{label}\n" for path, offset, size, label in entries)
+        for file in places:
+            try:
+                fresh = file.with_name(f"{file.name}.{os.getpid()}")
+                fresh.write_text(text)
+                fresh.rename(file)
+                return file
+            except OSError:
+                continue
+    raise SystemExit(
+        f"neither {folder} nor {HERE} nor {spare} can be written: the list of images has no place"
+    )
 
 
-def _places(folder: Path, part: str, spare: Path) -> tuple[Path, Path]:
-    return folder / f".index-{part}.tsv", spare / f"imagenet-index-{part}.tsv"
+@contextlib.contextmanager
+def _alone(spare: Path) -> Iterator[None]:
+    """One process of a run after the other: the first trials come at once, and would all read all heads. Where the file
+    system has no locks, they do."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            fcntl.flock(stack.enter_context((spare / ".imagenet-lock").open("w")), fcntl.LOCK_EX)
+        yield
+
+
+def _places(folder: Path, part: str, spare: Path) -> tuple[Path, ...]:
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
+    return (
+        folder / f".index-{part}.tsv",
+        HERE / f".index-{digest}-{part}.tsv",
+        spare / f"imagenet-index-{part}.tsv",
+    )
+
+
+def judged(num_images: int, limit: int, *, rank: int, world_size: int) -> list[int]:
+    """The places in the list that this rank judges. All ranks together judge the same `limit` images however many ranks there
+    are, or scores of trials of different sizes could not be compared; and they are drawn from all, for the list is sorted by class."""
+    drawn = torch.randperm(num_images, generator=torch.Generator().manual_seed(0))[:limit]
+    return [int(place) for place in drawn[rank::world_size]]
 
 
 class Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
@@ -150,4 +186,15 @@ def make_folder(folder: Path, num: int) -> None:
                 + numbers.normal(0, 9, (height, width, 3))
             )
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, quality=90)
-    fresh.rename(folder)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        shutil.rmtree(fresh)  # another trial was faster
+
+
+if __name__ == "__main__":
+    data = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("IMAGENET", HERE / "imagenet"))
+    for part in ("train", "val"):
+        print(f"the list of images is {write_index(data, part, HERE)}")

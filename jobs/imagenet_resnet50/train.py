@@ -1,4 +1,4 @@
-"""ResNet-50 on ImageNet: bf16 autocast, channels_last, and sub-epochs of 100 steps and 20 validation batches as iterations.
+"""ResNet-50 on ImageNet: bf16 autocast, channels_last, and sub-epochs of 100 steps and 5,120 validation images as iterations.
 
 python train.py --synthetic 64 --batch 4     alone, on a small folder of made JPEG files
 hpcsched run experiment.toml                 many configurations, by the deadline
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from images import Images, make_folder, write_index
+from images import Images, judged, make_folder, write_index
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Subset
@@ -69,7 +69,9 @@ def main() -> None:
     )
     parser.add_argument("--batch", type=int, default=128, help="images a rank and step")
     parser.add_argument("--steps", type=int, default=100, help="of a sub-epoch")
-    parser.add_argument("--validation", type=int, default=20, help="batches of a sub-epoch and rank")
+    parser.add_argument(
+        "--validation", type=int, default=5120, help="images that a sub-epoch is judged by, over all ranks"
+    )
     parser.add_argument(
         "--workers", type=int, default=len(os.sched_getaffinity(0)), help="decoding processes a rank"
     )
@@ -108,7 +110,9 @@ def main() -> None:
     loader = DataLoader(
         train, batch_sampler=sampler, num_workers=options.workers, pin_memory=on_gpu, persistent_workers=kept
     )
-    mine = Subset(judges, range(trial.rank, len(judges), trial.world_size))
+    mine = Subset(
+        judges, judged(len(judges), options.validation, rank=trial.rank, world_size=trial.world_size)
+    )
     judging = DataLoader(
         mine, options.batch, num_workers=options.workers, pin_memory=on_gpu, persistent_workers=kept
     )
@@ -141,8 +145,10 @@ def main() -> None:
             sums[0] += loss.detach()
         scaling.step()
         net.eval()
+        for buffer in net.buffers():
+            dist.broadcast(buffer, 0)  # a norm's statistics are each rank's own; a checkpoint holds rank 0's
         with torch.no_grad(), autocast:
-            for pixels, labels in islice(judging, options.validation):
+            for pixels, labels in judging:
                 right = net.module(prepared(pixels)).argmax(dim=1) == labels.to(trial.device)
                 sums[1:] += torch.stack([right.sum(), torch.tensor(len(labels), device=trial.device)])
         dist.all_reduce(sums)

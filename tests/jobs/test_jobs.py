@@ -224,6 +224,96 @@ def test_an_image_is_the_same_from_a_folder_and_from_a_shard(tmp_path: Path) -> 
         assert label == also
 
 
+def test_the_images_that_are_judged_and_their_score_are_the_same_for_any_number_of_ranks() -> None:
+    pytest.importorskip("PIL")
+    images = load(JOBS / "imagenet_resnet50/images.py")
+    labels = np.repeat(np.arange(100), 20)  # sorted by class
+    right = np.random.default_rng(0).random(len(labels)) < 0.3
+    found = []
+    for world_size in (1, 2, 3, 4, 7):
+        dealt = [
+            images.judged(len(labels), 501, rank=rank, world_size=world_size) for rank in range(world_size)
+        ]
+        together = sorted(place for mine in dealt for place in mine)
+        sums = np.sum([[right[mine].sum(), len(mine)] for mine in dealt], axis=0)
+        found.append((together, float(sums[0] / sums[1])))
+    assert all(each == found[0] for each in found)
+    together, score = found[0]
+    assert len(together) == len(set(together)) == 501
+    assert score == right[together].mean()
+    assert len(set(labels[together])) > 95, "of all classes, not of the first"
+    assert len(images.judged(10, 501, rank=0, world_size=1)) == 10
+
+
+class Busy:
+    """Reading the list of images while it must not be read."""
+
+    def __call__(self, folder: Path, part: str) -> None:
+        pytest.fail(f"{part} of {folder} is read again")
+
+
+def test_the_list_of_images_is_made_before_the_run_and_trials_only_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL")
+    lines = (JOBS / "imagenet_resnet50.sh").read_text().splitlines()
+    (making,) = (
+        place for place, line in enumerate(lines) if line.endswith("jobs/imagenet_resnet50/images.py")
+    )
+    (running,) = (place for place, line in enumerate(lines) if line.startswith("exec "))
+    assert making < running
+    images = load(JOBS / "imagenet_resnet50/images.py")
+    images.make_folder(tmp_path / "data", 1)
+    monkeypatch.chdir(tmp_path)
+    made = images.write_index(Path("data"), "train", tmp_path)
+    assert made.parent == Path("data")
+    assert all(line.startswith(f"{tmp_path}/data/train/") for line in made.read_text().splitlines())
+    monkeypatch.setattr(images, "find", Busy())
+    assert images.write_index(Path("data"), "train", tmp_path) == made
+
+
+def test_trials_that_come_at_once_make_one_list_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL")
+    images = load(JOBS / "imagenet_resnet50/images.py")
+    images.make_folder(tmp_path / "data", 1)
+    index = tmp_path / "data/.index-train.tsv"
+    # Another trial has the lock, and has made the list when it lets go.
+    monkeypatch.setattr(images.fcntl, "flock", lambda file, how: index.write_text(""))
+    find = images.find
+    monkeypatch.setattr(images, "find", Busy())
+    assert images.write_index(tmp_path / "data", "train", tmp_path) == index
+
+    def no_locks(file: object, how: int) -> None:
+        raise OSError("this file system has no locks")
+
+    monkeypatch.setattr(images, "find", find)
+    monkeypatch.setattr(images.fcntl, "flock", no_locks)
+    assert len(images.write_index(tmp_path / "data", "val", tmp_path).read_text().splitlines()) == 8
+
+
+def test_lists_of_two_data_folders_that_may_not_be_written_do_not_meet(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    images = load(JOBS / "imagenet_resnet50/images.py")
+    one, other = (images._places(tmp_path / name, "train", tmp_path) for name in ("one", "other"))
+    assert one[1].parent == other[1].parent == JOBS / "imagenet_resnet50"
+    assert one[1] != other[1]
+
+
+def test_a_made_folder_that_another_trial_was_faster_to_make_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("PIL")
+    images = load(JOBS / "imagenet_resnet50/images.py")
+    (tmp_path / "made/train").mkdir(parents=True)
+    exists = Path.exists
+    answers = iter([False])  # it came just after we had looked
+    monkeypatch.setattr(Path, "exists", lambda path: next(answers, None) is None and exists(path))
+    images.make_folder(tmp_path / "made", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
 def test_resnet50_has_as_many_parameters_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("PIL")
     monkeypatch.syspath_prepend(str(JOBS / "imagenet_resnet50"))
@@ -322,7 +412,7 @@ def test_imagenet_runs_small_decoding_included(tmp_path: Path) -> None:
         "--steps",
         "3",
         "--validation",
-        "2",
+        "7",
         "--workers",
         "1",
     ]
