@@ -129,16 +129,27 @@ def take(tracked: Tracked, *, rank: int, num_ranks: int, buffers: Buffers | None
 
 
 def num_bytes_to_copy(tracked: Tracked, *, num_ranks: int) -> int | None:
-    """About what `take` with buffers copies on the busiest rank, in bytes; None: something is no plain tensor and cannot be
-    copied for sure."""
+    """About what `take` with buffers takes for its copies on the busiest rank, in bytes; None: something is no plain tensor and
+    cannot be copied for sure."""
     tensors, _ = tracked.state()
     if any(type(tensor) not in (torch.Tensor, torch.nn.Parameter, DTensor) for tensor in tensors.values()):
         return None
-    shards = sum(_num_bytes(local_of(t)) for t in tensors.values() if isinstance(t, DTensor))
+    shards = sum(copy_bytes(local_of(t)) for t in tensors.values() if isinstance(t, DTensor))
     models = tracked.model_names
-    plain = sum(_num_bytes(t) for key, t in tensors.items() if key.split("/", 1)[0] in models)
-    dealt = sum(_num_bytes(t) for t in tensors.values() if not isinstance(t, DTensor))
+    plain = sum(
+        _num_bytes(t) if isinstance(t, DTensor) else copy_bytes(t)
+        for key, t in tensors.items()
+        if key.split("/", 1)[0] in models
+    )
+    dealt = sum(copy_bytes(t) for t in tensors.values() if not isinstance(t, DTensor))
     return shards + plain + dealt // num_ranks
+
+
+def copy_bytes(local: torch.Tensor) -> int:
+    """What its buffer takes. Page-locked memory, for what lies on a GPU, comes in blocks of a power of two (torch's
+    CachingHostAllocator), so that a tensor just above one takes nearly twice its size."""
+    num = _num_bytes(local)
+    return 1 << (num - 1).bit_length() if local.is_cuda and num else num
 
 
 def expected_bytes(tracked: Tracked, *, num_ranks: int) -> int:

@@ -20,7 +20,7 @@ from hpcsched.runtime import trial as trial_module
 from hpcsched.runtime.budget import SaveBudget
 from hpcsched.runtime.memory import available_bytes
 from hpcsched.runtime.saver import Saver
-from hpcsched.runtime.snapshot import Buffers, deal_out, expected_bytes, take
+from hpcsched.runtime.snapshot import Buffers, deal_out, expected_bytes, num_bytes_to_copy, take
 from hpcsched.runtime.tracked import Tracked
 from hpcsched.wire import CheckpointTrouble, Leaving, SavedCheckpoint
 from tests.support.groups import HeardLine, Objects, groups_of_one, launch, make_trial
@@ -270,6 +270,19 @@ def test_what_rank_0_will_write_is_about_known_before_training(num_ranks: int) -
         for tensor in (*written.tensors.values(), *written.plain.values())
     )
     assert told == pytest.approx(actual, rel=0.4)  # tensors are dealt out whole
+
+
+def test_page_locked_copies_count_as_the_powers_of_two_that_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = torch.nn.Linear(33, 1, bias=False)  # 132 bytes
+    net.register_buffer("whole", torch.zeros(16))  # 64 bytes
+    net.register_buffer("none", torch.zeros(0))
+    tracked = Tracked()
+    tracked.add({"model": net})
+    on_cpu = num_bytes_to_copy(tracked, num_ranks=1)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)  # as far as is looked at here
+    assert (on_cpu, num_bytes_to_copy(tracked, num_ranks=1)) == (2 * (132 + 64), 2 * (256 + 64))
 
 
 @given(

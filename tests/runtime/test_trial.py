@@ -15,6 +15,7 @@ from hpcsched.errors import CheckpointError, TrialError
 from hpcsched.launchspec import LaunchSpec, RestorePoint
 from hpcsched.runfolder import RunFolder
 from hpcsched.runtime.checkpoint import read_manifest
+from hpcsched.runtime.metrics import read_metrics
 from hpcsched.wire import CheckpointTrouble, Leaving, RankHello, Report, SavedCheckpoint
 from tests.support.groups import HeardLine, Objects, file_size_limit, launch, make_trial
 
@@ -162,6 +163,26 @@ def test_a_metric_that_is_no_number_is_named(tmp_path: Path, value: Any) -> None
         for _ in trial:
             trial.report(accuracy=value)
     assert len(str(raised.value)) < 300
+
+
+GpuError = getattr(torch, "AcceleratorError", RuntimeError)  # before torch 2.8 it had no name
+
+
+class Failed:
+    """A tensor of one element on a GPU where an earlier kernel has failed."""
+
+    def numel(self) -> int:
+        return 1
+
+    def item(self) -> float:
+        raise GpuError("CUDA error: device-side assert triggered")
+
+
+def test_an_error_of_the_gpu_that_shows_when_a_metric_is_read_is_told_as_what_it_is() -> None:
+    with pytest.raises(GpuError) as raised:
+        read_metrics({"loss": 1.0, "accuracy": Failed()})
+    assert str(raised.value) == "CUDA error: device-side assert triggered"
+    assert raised.value.__notes__ == ["(raised while trial.report() read the metric 'accuracy')"]
 
 
 def test_metrics_in_a_dict_are_asked_for_by_name(tmp_path: Path) -> None:
