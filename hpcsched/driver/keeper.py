@@ -12,6 +12,8 @@ import msgspec
 
 from hpcsched.errors import HpcschedError
 
+CLOSE_S = 2.0
+
 
 class Chore(msgspec.Struct):
     """`do` is called every `period_s` at least; what it raises is told (once until it works again)."""
@@ -56,9 +58,11 @@ class Keeper:
                 chore.failing = True
 
     def close(self) -> None:
+        """Whoever is stuck (a disk or Slurm that does not answer) is left: all together are waited for so long."""
         self._stop.set()
+        end = time.monotonic() + CLOSE_S
         for thread in self._threads:
-            thread.join(timeout=2.0)
+            thread.join(max(0.0, end - time.monotonic()))
 
 
 def _in_words(chore: Chore, error: Exception) -> str:

@@ -58,8 +58,12 @@ class Outlet(Generic[Item]):
                 self._items.popleft()
                 self._num_dropped += 1
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no thread is to be had: the next item tries again
+                    return
+                self._thread = thread
             self._condition.notify_all()
 
     def wait(self, limit_s: float) -> bool:
@@ -68,6 +72,8 @@ class Outlet(Generic[Item]):
         until = time.monotonic() + limit_s
         with self._condition:
             while self._items or self._busy_since is not None:
+                if self._thread is None:
+                    return False
                 stuck_at = until if self._busy_since is None else self._busy_since + limit_s
                 left_s = min(until, stuck_at) - time.monotonic()
                 if left_s <= 0:

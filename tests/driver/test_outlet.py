@@ -145,6 +145,22 @@ def test_a_terminal_that_another_process_made_non_blocking_is_waited_for() -> No
     lines.close()
 
 
+def test_while_no_thread_is_to_be_had_lines_wait_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    outlet: Outlet[str] = Outlet(lambda items, _: shown.extend(items), most=5, name="one")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limits:
+        limits.setattr(threading.Thread, "start", start)
+        outlet.put("first")
+        assert not outlet.wait(LIMIT_S)
+    outlet.put("second")
+    assert outlet.close(LIMIT_S)
+    assert shown == ["first", "second"]
+
+
 def test_what_a_view_has_shown_is_complete_when_it_is_closed(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as stream:
         lines = Lines(NOTHING, stream)
