@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from hpcsched.errors import LaunchError
 from hpcsched.launchspec import LaunchNode
 from hpcsched.topology.facts import is_mig
+from hpcsched.topology.machine import share_evenly
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
@@ -91,22 +92,18 @@ def check_cores(node: LaunchNode, allowed: Sequence[int], *, slurm_picks: bool =
     return tuple(sorted(node.cores))
 
 
-def rank_cores(
-    node: LaunchNode, cores: Sequence[int], local_rank: int, *, slurm_picks: bool = False
-) -> tuple[int, ...]:
-    """Core set of one rank: its GPU's. Where Slurm picked both, nobody knows which are near: an even cut of `cores`."""
+def cores_of_ranks(
+    node: LaunchNode,
+    cores: Sequence[int],
+    *,
+    slurm_picks: bool = False,
+    core_groups: Sequence[tuple[int, ...]] = (),
+) -> list[tuple[int, ...]]:
+    """Core set of each rank of this node: its GPU's. Where Slurm picked both, nobody knows which are near: `cores` are shared out
+    evenly. `core_groups`: hardware threads of one physical core."""
     if node.cores and node.gpu_cores and not slurm_picks:
-        return node.gpu_cores[local_rank]
-    return share_cores(cores, local_rank, len(node.gpus))
-
-
-def share_cores(cores: Sequence[int], local_rank: int, num_ranks: int) -> tuple[int, ...]:
-    """Core set of one rank: an even, disjoint cut; where there are fewer cores than ranks, one core shared."""
-    if not cores:
-        return ()
-    if len(cores) < num_ranks:
-        return (cores[local_rank % len(cores)],)
-    return tuple(cores[local_rank * len(cores) // num_ranks : (local_rank + 1) * len(cores) // num_ranks])
+        return list(node.gpu_cores)
+    return share_evenly(cores, core_groups, len(node.gpus))
 
 
 def _is_number(name: str) -> bool:

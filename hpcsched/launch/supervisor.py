@@ -47,8 +47,9 @@ from hpcsched.channel.client import Client
 from hpcsched.errors import HpcschedError, LaunchError
 from hpcsched.launch.cgroups import count_oom_kills, oom_files
 from hpcsched.launch.checks import check_node
-from hpcsched.launch.devices import MismatchError, rank_cores
+from hpcsched.launch.devices import MismatchError, cores_of_ranks
 from hpcsched.launch.environment import rank_environment
+from hpcsched.launch.probe_node import core_groups
 from hpcsched.launch.processes import CLEANER_S, CleanersLast, descendants, is_cleaner, kill_process
 from hpcsched.launch.pulse import Pulse
 from hpcsched.launch.still import Watch
@@ -322,8 +323,13 @@ class Supervisor:
             self._oom_files = oom_files(Path("/proc/self/cgroup").read_text())
         self._num_oom_kills = count_oom_kills(self._oom_files)
         virtual_env = os.path.dirname(sys.executable) if sys.prefix != sys.base_prefix else None  # noqa: PTH120 - sys.executable must not be resolved
-        for local_rank in range(len(node.gpus)):
-            own = rank_cores(node, cores, local_rank, slurm_picks=self._slurm_picks)
+        shares = cores_of_ranks(
+            node,
+            cores,
+            slurm_picks=self._slurm_picks,
+            core_groups=core_groups(Path("/sys")) if self._slurm_picks else (),
+        )
+        for local_rank, own in enumerate(shares):
             env = rank_environment(
                 spec, node, local_rank, inherited=self._environ, devices=devices, num_cores=len(own), python_dir=virtual_env
             )  # fmt: skip

@@ -7,6 +7,7 @@ in PCI order); core ids are the node's own numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NewType
 
 import msgspec
@@ -166,8 +167,8 @@ def cores_of_gpus(node: Node, atom: Atom) -> tuple[tuple[int, ...], ...]:
 
 def cores_of_groups(node: Node, groups: list[tuple[str, ...]]) -> list[tuple[int, ...]]:
     """The cores of each group of GPUs of a node: disjoint, all of one physical core together, near ones where they suffice."""
-    units = _physical_cores(node)
-    even = [_share(units, number, len(groups)) for number in range(len(groups))]
+    units = _physical_cores(node.cores, node.core_groups)
+    even = share_evenly(node.cores, node.core_groups, len(groups))
     near_of = {device.gpu: frozenset(device.cores) for device in node.devices}
     near = [frozenset().union(*(near_of.get(gpu, frozenset()) for gpu in group)) for group in groups]
     if not groups or not all(near) or len(units) < len(groups):
@@ -185,11 +186,19 @@ def cores_of_groups(node: Node, groups: list[tuple[str, ...]]) -> list[tuple[int
     return result if all(2 * len(cores) >= least and cores for cores in result) else even
 
 
-def _physical_cores(node: Node) -> list[tuple[int, ...]]:
-    """The job's cores on the node by physical core, in order of the lowest."""
-    usable = set(node.cores)
+def share_evenly(
+    cores: Sequence[int], core_groups: Sequence[tuple[int, ...]], num_shares: int
+) -> list[tuple[int, ...]]:
+    """Even shares: disjoint where there are enough cores, all of one physical core together where there are enough of those."""
+    units = _physical_cores(cores, core_groups)
+    return [_share(units, number, num_shares) for number in range(num_shares)]
+
+
+def _physical_cores(cores: Sequence[int], core_groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The cores by physical core, in order of the lowest."""
+    usable = set(cores)
     units: list[tuple[int, ...]] = []
-    for group in (*node.core_groups, *((core,) for core in node.cores)):
+    for group in (*core_groups, *((core,) for core in cores)):
         unit = tuple(core for core in group if core in usable)
         if unit:
             units.append(unit)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hpcsched.launch.devices import (
     MismatchError,
     check_cores,
+    cores_of_ranks,
     map_devices,
-    rank_cores,
-    share_cores,
     visible_devices,
 )
 from hpcsched.launchspec import LaunchNode
+from hpcsched.topology.machine import share_evenly
 
 
 def node(gpus: str, job_gpus: str = "0,1,2,3", cores: tuple[int, ...] = ()) -> LaunchNode:
@@ -72,16 +72,17 @@ def test_a_core_that_may_not_be_used_is_named() -> None:
 
 def test_a_rank_has_the_cores_of_its_gpu_unless_slurm_picked_them() -> None:
     promised = LaunchNode("n1", ("0", "5"), (0, 1, 8, 9), None, 0, (), gpu_cores=((0, 8), (1, 9)))
-    assert [rank_cores(promised, (0, 1, 8, 9), rank) for rank in (0, 1)] == [(0, 8), (1, 9)]
-    picked = [rank_cores(promised, (2, 3, 4), rank, slurm_picks=True) for rank in (0, 1)]
-    assert picked == [(2,), (3, 4)], "an even cut of those that the step shows"
+    assert cores_of_ranks(promised, (0, 1, 8, 9)) == [(0, 8), (1, 9)]
+    threads = ((2, 66), (3, 67), (4, 68))
+    picked = cores_of_ranks(promised, (2, 3, 66, 67), slurm_picks=True, core_groups=threads)
+    assert picked == [(2, 66), (3, 67)], "those that the step shows, whole physical cores"
 
 
 @given(cores=st.lists(st.integers(0, 255), unique=True, min_size=1), num_ranks=st.integers(1, 16))
 def test_ranks_share_out_all_cores_and_overlap_only_when_there_are_too_few(
     cores: list[int], num_ranks: int
 ) -> None:
-    shares = [share_cores(cores, rank, num_ranks) for rank in range(num_ranks)]
+    shares = share_evenly(cores, (), num_ranks)
     assert all(shares)
     if len(cores) >= num_ranks:
         assert sorted(core for share in shares for core in share) == sorted(cores)
