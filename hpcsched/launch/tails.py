@@ -25,7 +25,7 @@ _GPU_FAILED = re.compile(
     # What no script can do wrong: the texts of cudaErrorECCUncorrectable, NvlinkUncorrectable, SystemNotReady and Unknown (which is
     # what a GPU that falls off the bus may look like), and NVML's and the kernel's words. Not those that mostly are mistakes
     # of a kernel: unspecified launch failure, illegal or misaligned address, hardware stack error.
-    r"uncorrectable (?:ECC error encountered|NVLink error detected)[^\n]{0,40}|CUDA_ERROR_ECC_UNCORRECTABLE"
+    r"uncorrectable (?:ECC error encountered|NVLink error detected(?: during the execution)?)|CUDA_ERROR_ECC_UNCORRECTABLE"
     r"|(?:CUDA error:|Error 802:|Cuda failure 802) '?system not yet initialized"
     r"|(?:CUDA|HIP) error: unknown error|Cuda failure 999 'unknown error'"
     r"|GPU has fallen off the bus|\bGPU is lost\b"

@@ -44,6 +44,10 @@ def test_other_ends_are_no_lack_of_memory(line: str) -> None:
             "uncorrectable ECC error encountered",
         ),
         (
+            "NCCL WARN Cuda failure 214 'uncorrectable ECC error encountered'",
+            "uncorrectable ECC error encountered",
+        ),
+        (
             "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
             "uncorrectable NVLink error detected during the execution",
         ),
