@@ -27,7 +27,7 @@ class LiveStep(msgspec.Struct, frozen=True):
     """A step that Slurm still knows; "COMPLETING" counts as alive."""
 
     step_id: str
-    """As Slurm prints it; it also takes it so, and then means this one alone."""
+    """As Slurm prints it; `scancel` takes it so. (`scontrol show step` does, too, but shows all steps of an array's task, 22.05.)"""
     name: str
     state: str
     nodes: str
