@@ -141,7 +141,10 @@ KEYS = (
     Key("launcher", "mpi", OneOf(("none", "pmix")), "none", "Trials that are MPI programs: one task a rank through this plugin."),
     Key("launcher", "srun_args", Words('a list of texts, such as ["--network=single_node_vni"]'), (), "Added to every srun command."),
     Key("launcher", "wrap", Words('a list of texts, such as ["apptainer", "exec", "--nv", "IMAGE"]'), (), "Put before every rank's command."),
-    Key("launcher", "max_steps", Whole(1, 100_000), 256, "The most steps alive at once.", "steps"),
+    Key(
+        "launcher", "max_steps", Whole(1, 100_000), None, "The most steps alive at once; launches beyond wait.", "steps",
+        default_doc="as many as the machine can need: two an atom (one may be ending) and the spares",
+    ),
     Key(
         "launcher", "interface", Text("a network interface's name, such as \"ib0\"", r"[A-Za-z0-9][A-Za-z0-9._:-]*", 64), None,
         "The network that ranks and the driver talk over.", default_doc="that of the nodes' names",

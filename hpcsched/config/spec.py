@@ -109,7 +109,7 @@ class LauncherTable(msgspec.Struct, frozen=True):
     mpi: Literal["none", "pmix"]
     srun_args: tuple[str, ...]
     wrap: tuple[str, ...]
-    max_steps: int
+    max_steps: int | None
     interface: str | None
     warm: bool
     spares_per_node: int

@@ -78,6 +78,7 @@ from hpcsched.launch.local import LocalLauncher
 from hpcsched.launch.openfiles import raise_soft_limit
 from hpcsched.launch.orphans import end_orphans
 from hpcsched.launch.probe import Probed, local_machine, probe_machine, step_gpus_of
+from hpcsched.launch.turns import too_few
 from hpcsched.launchspec import Channel
 from hpcsched.runfolder import RunFolder, neat
 from hpcsched.search.samplers import Sampler, make_sampler
@@ -337,6 +338,8 @@ class _Life:
             return LocalLauncher(self._folder, notify=self._inbox.put, prefix=prefix)
         from hpcsched.launch.srun import SrunLauncher
 
+        if (warning := too_few(self._spec.launcher.max_steps, probed.machine)) is not None:
+            say(warning)
         return SrunLauncher(
             self._folder,
             allocation=self._allocation,
@@ -345,6 +348,7 @@ class _Life:
             table=self._spec.launcher,
             environ=self._environ,
             notify=self._inbox.put,
+            turn_limit_s=self._spec.timeouts.start / 4,
             prefix=prefix,
         )
 

@@ -6,6 +6,8 @@ as an argument.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 
@@ -35,13 +37,13 @@ class Pace:
         return self._creating
 
     def may_create(self, now: float) -> float:
-        """0: go on (a token and a place are taken). Else seconds until it is worth asking again."""
+        """0: go on (a token and a place are taken). Else seconds until it is worth asking again; inf: once `created` was called."""
         slow = now < self._slow_until
         rate = self._limits.slow_per_s if slow else self._limits.per_s
         self._tokens = min(float(self._limits.burst), self._tokens + (now - self._at) * rate)
         self._at = now
         if self._creating >= self._limits.max_creating:
-            return 0.05
+            return math.inf
         if self._tokens < 1.0:
             return (1.0 - self._tokens) / rate
         self._tokens -= 1.0

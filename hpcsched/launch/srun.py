@@ -62,6 +62,7 @@ from hpcsched.launch.steps import (
 )
 from hpcsched.launch.sweep import GONE, marks_of
 from hpcsched.launch.tails import tail_of
+from hpcsched.launch.turns import Ticket, Turn, Turns, most_steps
 from hpcsched.launchspec import LaunchNode, LaunchSpec, SpareSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.topology.machine import Machine
@@ -72,6 +73,8 @@ ERROR_BYTES = 8000
 """Read from the end of srun's output."""
 MAX_SWEEPS = 8
 """At once, over all incarnations."""
+TURN_LIMIT_S = 75.0
+"""A step that has not had its turn for so long is refused: its trial is to be tried again rather than to count as one that hangs."""
 CHECK_LIMIT_S = 60.0
 SCANCEL_LIMIT_S = 15.0
 """`scancel -s KILL` has been seen to hang for 12 s at a dead node."""
@@ -81,7 +84,9 @@ class LauncherOptions(SteppingTable, Protocol):
     """The [launcher] table of an experiment file."""
 
     @property
-    def max_steps(self) -> int: ...
+    def max_steps(self) -> int | None: ...
+    @property
+    def spares_per_node(self) -> int: ...
 
 
 class KillLimits(msgspec.Struct, frozen=True):
@@ -108,13 +113,14 @@ class KillLimits(msgspec.Struct, frozen=True):
 class _StepRun:
     """One srun process and what became of it."""
 
-    def __init__(self, step: Step, log_file: Path) -> None:
+    def __init__(self, step: Step, log_file: Path, *, of_spare: bool = False) -> None:
         self.life: _Life
         """Whose step it is; a spare's step changes its life when it is adopted."""
         self.step = step
         self.log_file = log_file
         self.process: subprocess.Popen[bytes] | None = None
         self.step_id: str | None = None
+        self.ticket = Ticket(of_spare=of_spare)
         self.creating = False
         self.heard = False
         """A supervisor of it has said hello."""
@@ -183,6 +189,7 @@ class SrunLauncher:
         python: str = sys.executable,
         pace: PaceLimits = PaceLimits(),  # noqa: B008 - frozen
         limits: KillLimits = KillLimits(),  # noqa: B008 - frozen
+        turn_limit_s: float = TURN_LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
         prefix: Sequence[str] = (),
     ) -> None:
@@ -194,7 +201,6 @@ class SrunLauncher:
                 "Slurm %s is older than 22.05: steps cannot share GPUs, so Slurm picks them",
                 allocation.version,
             )
-        self._max_steps = table.max_steps
         self._node_memory_mb: dict[str, int | None] = {}
         for atom in machine.atoms:
             before = self._node_memory_mb.get(atom.node, 0)
@@ -208,10 +214,13 @@ class SrunLauncher:
         self._limits = limits
         self._clock = clock
         self._prefix = tuple(prefix)
-        self._lock = threading.Condition()
+        lock = threading.RLock()
+        self._lock = threading.Condition(lock)
         self._pace = Pace(pace, clock())
+        most = most_steps(machine, table.spares_per_node) if table.max_steps is None else table.max_steps
+        self._turns = Turns(most, len(machine.atoms), self._pace, lock, clock)
+        self._turn_limit_s = turn_limit_s
         self._lives: dict[tuple[int, int], _Life] = {}
-        self._num_running = 0
         self._sweeps = threading.Semaphore(MAX_SWEEPS)
 
     @property
@@ -245,7 +254,7 @@ class SrunLauncher:
             python=self._stepping.python,
             srun_args=self._stepping.srun_args,
         )
-        self._begin(_Life((spec.number, 0), [_StepRun(step, file.with_suffix(".srun.log"))]))
+        self._begin(_Life((spec.number, 0), [_StepRun(step, file.with_suffix(".srun.log"), of_spare=True)]))
 
     def adopt(self, spec: LaunchSpec, spares: Sequence[int]) -> None:
         ended: list[LaunchNotice] = []
@@ -254,6 +263,7 @@ class SrunLauncher:
             for number in spares:
                 for run in self._lives.pop((number, 0)).runs:
                     run.life = life
+                    self._turns.adopted(run.ticket)
                     life.runs.append(run)
                     if run.result is not None or run.refusal is not None:  # it had ended meanwhile
                         run.refusal = None
@@ -335,8 +345,12 @@ class SrunLauncher:
     # ---- one srun: a thread each
 
     def _run_step(self, run: _StepRun) -> None:
-        if self._take_turn(run.life):
+        turn = self._turns.take(run.ticket, self._turn_limit_s)
+        if turn is Turn.NOW:
             self._create(run)
+        elif turn is Turn.LATE:
+            run.refusal = self._late()
+            run.gone.update(run.step.nodes)
         if run.process is None:
             run.exited.set()
             if run.result is None and run.refusal is None:
@@ -347,7 +361,7 @@ class SrunLauncher:
         code = run.process.wait()
         run.exited.set()
         with self._lock:
-            self._num_running -= 1
+            self._turns.ended(run.ticket)
             self._creation_over(run)
         text = tail_of(run.log_file, ERROR_BYTES)
         lost = {node for text_list in failed_nodelists(text) for node in expand_nodelist(text_list)}
@@ -377,19 +391,18 @@ class SrunLauncher:
         self._step_is_over(run)
         self._prove_the_rest(run)
 
-    def _take_turn(self, life: _Life) -> bool:
-        """Wait until a step may be created; False when the incarnation was cancelled meanwhile."""
-        with self._lock:
-            while not life.cancelled:
-                if self._num_running >= self._max_steps:
-                    self._lock.wait(1.0)
-                    continue
-                pause_s = self._pace.may_create(self._clock())
-                if pause_s == 0:
-                    self._num_running += 1
-                    return True
-                self._lock.wait(pause_s)
-            return False
+    def _late(self) -> tuple[SrunError, str]:
+        """Why a step has not had its turn."""
+        waited = f"it has waited {self._turn_limit_s:.6g} s for its turn"
+        if self._turns.are_all_taken:
+            text = f"{waited}: {self._turns.most} steps are alive, as many as may be"
+            return SrunError(
+                "", "slurm", 60.0, "raise [launcher] max_steps, or let trials hold more atoms"
+            ), text
+        text = f"{waited}: {self._pace.num_creating} steps are being created"
+        return SrunError(
+            "", "slurm", 5.0, "many start at once, or Slurm is slow; the launch is tried again"
+        ), text
 
     def _look_into(self, run: _StepRun, code: int) -> SrunError:
         """srun has failed with words that nobody knows: is it this launch, or would any step fail now?"""
@@ -429,7 +442,7 @@ class SrunLauncher:
                 )  # fmt: skip
         except OSError as error:
             with self._lock:
-                self._num_running -= 1
+                self._turns.ended(run.ticket)
                 self._creation_over(run)
             run.refusal = (
                 SrunError("", "site" if is_for_good(error) else "slurm", 30.0, "srun could not be run"),
@@ -478,7 +491,9 @@ class SrunLauncher:
     def _refusal(self, life: _Life, run: _StepRun) -> StepRefused:
         assert run.refusal is not None, "only a refused step has a refusal"
         kind, text = run.refusal
-        delay_s = self._pace.refused(kind.retry_after_s, self._clock(), slow_down=kind.whose == "slurm")
+        delay_s = kind.retry_after_s
+        if run.process is not None:  # else Slurm was not asked
+            delay_s = self._pace.refused(delay_s, self._clock(), slow_down=kind.whose == "slurm")
         words = text.strip()[-1500:] or "srun said nothing"
         return StepRefused(*life.ids, f"{words}\n({kind.advice})", delay_s, kind.whose)
 
@@ -575,7 +590,7 @@ class SrunLauncher:
         if run.creating:
             run.creating = False
             self._pace.created()
-            self._lock.notify_all()
+            self._turns.wake()
 
     # ---- the end: a thread each
 
@@ -583,7 +598,8 @@ class SrunLauncher:
         with self._lock:
             again = life.done.is_set()
             life.cancelled = True
-            self._lock.notify_all()
+            for run in life.runs:
+                self._turns.cancel(run.ticket)
         if again:
             for notice in life.final:
                 self._notify(notice)

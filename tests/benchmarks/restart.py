@@ -287,7 +287,8 @@ def _bench(kind: str, folder: RunFolder, num_nodes: int) -> Bench:
 class _Options(msgspec.Struct, frozen=True):
     binding: Any = "overlap"
     srun_args: tuple[str, ...] = ()
-    max_steps: int = 64
+    max_steps: int | None = 64
+    spares_per_node: int = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

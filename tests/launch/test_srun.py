@@ -421,6 +421,16 @@ def test_what_is_forgotten_and_over_is_kept_no_more(fake: World) -> None:
     assert not launcher._lives
 
 
+def test_a_launch_that_does_not_get_its_turn_in_time_is_refused_and_nobody_is_to_blame(fake: World) -> None:
+    """Before its core takes it for one that hangs."""
+    launcher = fake.launcher(Options(max_steps=0), turn_limit_s=0.0)
+    launcher.start(fake.spec("pass", {"n1": [0]}))
+    refused = fake.driver.one(StepRefused)
+    assert refused.whose == "slurm"
+    assert "waited 0 s for its turn: 0 steps are alive, as many as may be" in refused.why
+    assert not slurm_of(fake).calls("srun")
+
+
 def test_an_incarnation_that_waits_for_its_turn_is_cancelled_without_an_srun(fake: World) -> None:
     launcher = fake.launcher(pace=PaceLimits(max_creating=1, burst=100))
     slurm_of(fake).set(hang=True)

@@ -29,7 +29,8 @@ class Options:
 
     binding: Any = "overlap"
     srun_args: tuple[str, ...] = ()
-    max_steps: int = 256
+    max_steps: int | None = 256
+    spares_per_node: int = 1
 
 
 @dataclass
