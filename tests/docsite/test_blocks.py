@@ -136,7 +136,9 @@ def box() -> Iterator[Cluster]:
     for name in ("slurmdbd", "mariadbd"):
         if shutil.which(name) is None:
             pytest.skip(f"no {name}: a page uses submitit, which asks sacct")
-    with slurmbox(ACCOUNTING="1", NODES="2", GPUS="2") as made:
+    with slurmbox(
+        ACCOUNTING="1", NODES="4", GPUS="2"
+    ) as made:  # what is submitted runs beside what comes next
         yield made
 
 
