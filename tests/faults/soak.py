@@ -85,7 +85,10 @@ def soak(minutes: float, seed: int) -> Soak:
                     os.kill(pid, signal.SIGKILL)
             seen.ports += len(_listening() - ports)
             number += 1
-        seen.tmp_files = len(list(temporary.iterdir()))
+        left_files = sorted(path.name for path in temporary.iterdir())
+        seen.tmp_files = len(left_files)
+        if left_files:
+            seen.failed.append(f"in the temporary folder: {left_files[:20]}")
     seen.fds = max(0, len(list(Path("/proc/self/fd").iterdir())) - fds)
     return seen
 
@@ -103,7 +106,8 @@ def _one(number: int, folder: Path, temporary: Path, seen: Soak) -> float:
         folder, configs, policy=rng.choice(POLICIES), max_iterations=rng.choice([4, 9]), deadline=f"{rng.randrange(10, 25)}s",
         warm=rng.random() < 0.3, extra='[timeouts]\nsilence = "3s"\npreempt_grace = "2s"\n[retries]\nfail_fast = 0\n[scaling]\nassume = "linear"\n',
     )  # fmt: skip
-    environ = {"TMPDIR": str(temporary)}
+    # Importing torch._dynamo, as spares do, makes torch's cache, which is the user's and stays.
+    environ = {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(temporary.with_name("torch-cache"))}
     run = job.start(environ=environ)
     seen.lives += 1
     rss_mb = 0.0
