@@ -12,6 +12,8 @@ import pytest
 from hpcsched.core import events as ev
 from tests.support.e2e import Run, light_job, plain
 
+pytestmark = pytest.mark.xdist_group("misbehaving")  # one experiment for all
+
 
 @dataclass(frozen=True)
 class Case:
