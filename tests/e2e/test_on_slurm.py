@@ -280,10 +280,10 @@ def test_more_gpus_an_atom_than_a_node_has_is_told_before_anything_starts(
 
 
 def test_sigterm_to_the_driver_leaves_no_step_of_two_hosts(tmp_path: Path, cluster: Cluster) -> None:
-    """Trials of two ranks on two hosts, ended at once."""
+    """A trial of two ranks on two hosts, ended at once. It grows when the other one has failed."""
     job = on_slurm(
-        tmp_path, [LONG | {"height": 0.3 + 0.1 * number} for number in range(2)], policy="hypersched", deadline="30s",
-        max_iterations=2187, scheduler='entrance = "reversible"\nkeep_paused = true\n', extra='[scaling]\nassume = "linear"\n',
+        tmp_path, [LONG | {"height": 0.3, "do": "crash"}, LONG | {"height": 0.4}], policy="hypersched", deadline="60s",
+        max_iterations=2187, extra='[scaling]\nassume = "linear"\n',
     )  # fmt: skip
     with cluster.allocation("-N2", "--gres=gpu:1", "--no-kill") as allocation:
         run = job.start(inside=allocation)

@@ -123,6 +123,7 @@ def test_a_chain_saves_before_its_job_ends_though_nobody_warns_it(tmp_path: Path
     assert saved == reported, "nothing that was trained is lost"
 
 
+@pytest.mark.long  # Slurm's limits are whole minutes
 def test_a_longer_time_limit_is_noticed_and_used(tmp_path: Path, cluster: Cluster) -> None:
     job = light_job(
         tmp_path, [LONG] * 4, num_atoms=None, deadline="150s", max_iterations=100_000,
