@@ -20,6 +20,10 @@ if [ -z "$is_long" ]; then
   tests "${two[@]}"
   exit
 fi
+if [[ " $* " = *" --alone "* ]]; then
+  tests --long -s
+  exit
+fi
 # First those whose figures others would spoil, and show them; then the rest.
 first=0 rest=0
 tests --long --alone only -s || first=$?
