@@ -147,7 +147,12 @@ def box() -> Iterator[Cluster]:
     "docs"
 )  # a cluster of its own, and minutes of waiting: beside the other clusters' tests
 @pytest.mark.parametrize(
-    "page", sorted({block.page for block in [*tagged("bash", "slurm"), *tagged("python", "slurm")]})
+    "page",
+    [
+        # hpcsched.submit's result is waited for in tests/batch, too
+        pytest.param(page, marks=pytest.mark.long) if page == "howto_cluster" else page
+        for page in sorted({block.page for block in [*tagged("bash", "slurm"), *tagged("python", "slurm")]})
+    ],
 )
 def test_the_blocks_of_a_page_run_on_a_cluster(box: Cluster, page: str, tmp_path: Path) -> None:
     for name, text in files_of("tutorial").items():

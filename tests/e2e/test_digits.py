@@ -49,6 +49,7 @@ def test_digits_on_this_machine(tmp_path: Path) -> None:
     assert status["counts"]["paused"] >= 1
 
 
+@pytest.mark.long  # the tutorial's search runs over hosts, too
 @pytest.mark.slurm
 def test_digits_over_hosts_with_one_gpu_each(tmp_path: Path, cluster: Cluster) -> None:
     with cluster.allocation("-N4", "--gres=gpu:1", "--no-kill") as allocation:
