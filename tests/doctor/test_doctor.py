@@ -120,6 +120,7 @@ def walled() -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.long  # it waits for connections that never come; that the driver moves is tested in tests/driver/test_where.py
 @pytest.mark.slurm
 def test_behind_a_firewall_it_says_that_the_driver_will_move(walled: Cluster, tmp_path: Path) -> None:
     with walled.allocation("--nodes", "2", "--gres=gpu:2", "--exclusive", "--time=10") as allocation:
