@@ -26,6 +26,7 @@ from hpcsched.launchspec import Channel, LaunchSpec
 from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import make_sampler
 from tests.support.core import LIMITS, Talk, settings
+from tests.support.smallest import smallest
 from tests.support.virtual import machine
 
 RESERVE_S = 10.0
@@ -186,22 +187,7 @@ class Launcher(Nobody):
 def chain(folder: Path, ends_s: float, *later: tuple[float, object]) -> tuple[Loop, list[Step]]:
     """A run of one trial in a job that ends then, driven to its end; what its core was told."""
     file = folder / "experiment.toml"
-    file.write_text(
-        """\
-[experiment]
-metric = "accuracy"
-span = "chain"
-[trial]
-command = ["true"]
-max_iterations = 10
-[scheduler]
-policy = "fifo"
-[search]
-num_trials = 1
-[search.space]
-x = { uniform = [0.0, 1.0] }
-"""
-    )
+    file.write_text(smallest(max_iterations=10, experiment='span = "chain"'))
     spec = load_experiment(file, overrides={"experiment.seed": 1}, simulate=False)
     clock = Time(later)
     run = RunFolder(folder / "run")

@@ -13,28 +13,14 @@ from hpcsched.driver.request import Request
 from hpcsched.errors import RunFolderError
 from hpcsched.eventlog.lease import Lease, acquire
 from hpcsched.runfolder import RunFolder
-
-EXPERIMENT = """\
-[experiment]
-metric = "accuracy"
-deadline = "60s"
-[trial]
-command = ["true"]
-max_iterations = 9
-[scheduler]
-policy = "fifo"
-[search]
-num_trials = 1
-[search.space]
-x = { uniform = [0.0, 1.0] }
-"""
+from tests.support.smallest import smallest
 
 
 def test_who_comes_in_the_same_moment_as_another_ends_and_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "experiment.toml"
-    file.write_text(EXPERIMENT)
+    file.write_text(smallest(experiment='deadline = "60s"'))
     folder = RunFolder(tmp_path / "run")
 
     def overtaken(folder: RunFolder, *, job_id: str = "") -> Lease:

@@ -28,20 +28,7 @@ from hpcsched.runfolder import RunFolder
 from hpcsched.search.samplers import make_sampler
 from hpcsched.sim.machine import simulated_machine
 from hpcsched.topology.machine import AtomId
-
-EXPERIMENT = """\
-[experiment]
-metric = "accuracy"
-[trial]
-command = ["true"]
-max_iterations = 9
-[scheduler]
-policy = "fifo"
-[search]
-num_trials = 2
-[search.space]
-x = { uniform = [0.0, 1.0] }
-"""
+from tests.support.smallest import smallest
 
 
 class Outside:
@@ -69,7 +56,7 @@ class Case:
         folder = RunFolder(root / "run")
         folder.journal.mkdir(parents=True)
         file = root / "experiment.toml"
-        file.write_text(EXPERIMENT)
+        file.write_text(smallest(num_trials=2))
         spec = load_experiment(file, simulate=False)
         settings = core_settings(spec)
         header = Header(1, spec.text, "one", "accuracy", settings, 0.0)

@@ -11,12 +11,19 @@ from hpcsched.launchspec import Channel, SpareSpec
 from hpcsched.runfolder import RunFolder
 
 
-def test_what_is_forgotten_and_over_is_kept_no_more(tmp_path: Path) -> None:
+def launcher_of(folder: Path, script: str) -> tuple[LocalLauncher, queue.SimpleQueue[object]]:
+    """Its interpreter does this instead; with what it notifies of."""
     notices: queue.SimpleQueue[object] = queue.SimpleQueue()
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\nexit 0\n")
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o700)
-    launcher = LocalLauncher(RunFolder(tmp_path), notify=notices.put, python=str(program), kill_grace_s=0.01)
+    return LocalLauncher(
+        RunFolder(folder), notify=notices.put, python=str(program), kill_grace_s=0.01
+    ), notices
+
+
+def test_what_is_forgotten_and_over_is_kept_no_more(tmp_path: Path) -> None:
+    launcher, notices = launcher_of(tmp_path, "exit 0")
     for number in range(2):
         launcher.start_spare(SpareSpec(number, "here", Channel((), "", ""), str(tmp_path), ()))
         ended = notices.get(timeout=20.0)
@@ -31,11 +38,7 @@ def test_what_is_forgotten_and_over_is_kept_no_more(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_while_it_runs_is_kept_until_it_has_ended(tmp_path: Path) -> None:
-    notices: queue.SimpleQueue[object] = queue.SimpleQueue()
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\nexec sleep 600\n")
-    program.chmod(0o700)
-    launcher = LocalLauncher(RunFolder(tmp_path), notify=notices.put, python=str(program), kill_grace_s=0.01)
+    launcher, notices = launcher_of(tmp_path, "exec sleep 600")
     launcher.start_spare(SpareSpec(0, "here", Channel((), "", ""), str(tmp_path), ()))
     launcher.forget(0, 0)
     assert set(launcher._launches) == {(0, 0)}
